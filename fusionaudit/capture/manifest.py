@@ -1,0 +1,74 @@
+"""The capture folder: a manifest and the files of each pass. The only link between running and analysing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fusionaudit.errors import AuditError
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapturedPass:
+    """Files of one pass, relative to the capture folder; ``None`` where the engine makes none.
+
+    ``trace``: ``.sqlite`` (nsys) or ``.json.gz`` (kineto). ``ops``: the recorder's JSON lines. ``log``: text with
+    TORCH_LOGS artifacts. ``structured``: a TORCH_TRACE folder. ``resources``: deviceless ptxas figures (JSON).
+    ``returncode`` is the child's; ``error`` is its last line where it failed.
+    """
+
+    name: str
+    trace: str | None = None
+    ops: str | None = None
+    log: str | None = None
+    structured: str | None = None
+    resources: str | None = None
+    returncode: int = 0
+    error: str | None = None
+    wall_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What was run, where and how. ``device`` is ``Device.to_json()``; ``environment`` has no secret in it."""
+
+    engine: str
+    command: tuple[str, ...]
+    passes: tuple[CapturedPass, ...]
+    device: dict[str, Any] | None = None
+    environment: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    created: str = ""
+    format: int = FORMAT
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write ``manifest.json`` into the folder, whole or not at all."""
+    temporary = folder / (MANIFEST + ".part")
+    temporary.write_text(json.dumps(asdict(manifest), indent=1) + "\n")
+    temporary.replace(folder / MANIFEST)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read it back; AuditError where it is missing, broken, or of a later format."""
+    path = folder / MANIFEST
+    try:
+        data = json.loads(path.read_text())
+    except OSError as error:
+        raise AuditError(f"{folder}: not a capture folder ({error.strerror}: {MANIFEST})") from None
+    except ValueError:
+        raise AuditError(f"{path}: not JSON", remedy="the capture was cut off; run it again") from None
+    if not isinstance(data, dict) or not isinstance(data.get("format"), int):
+        raise AuditError(f"{path}: not a fusionaudit manifest")
+    if data["format"] > FORMAT:
+        raise AuditError(f"{path}: format {data['format']} is newer than this fusionaudit", remedy="upgrade it")
+    try:
+        passes = tuple(CapturedPass(**p) for p in data.pop("passes"))
+        return Manifest(passes=passes, command=tuple(data.pop("command")), **data)
+    except (TypeError, KeyError) as error:
+        raise AuditError(f"{path}: broken manifest: {error}") from None

@@ -1,0 +1,23 @@
+"""The one error that users see: what went wrong, what to do, and the exit code."""
+
+from __future__ import annotations
+
+EXIT_OK = 0
+EXIT_FINDINGS = 1
+EXIT_ERROR = 2
+
+
+class AuditError(Exception):
+    """A problem told to the user in one line, with a remedy; never shown as a traceback.
+
+    ``remedy`` says what to do about it (may be empty); ``exit_code`` is 2 unless the design says otherwise.
+    """
+
+    def __init__(self, message: str, *, remedy: str = "", exit_code: int = EXIT_ERROR) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.exit_code = exit_code
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.remedy})" if self.remedy else self.message

@@ -1,0 +1,129 @@
+"""``audit.db``: the audit as SQLite tables that any tool can query, and back.
+
+Tables: ``audit`` (one row), ``passes``, ``kernels``, ``ops``, ``edges``, ``findings``, ``verifications``, ``notes``,
+``environment``, ``graphs``, ``sources``. Nested values are JSON text in columns that end in ``_json``.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import sqlite_utils
+
+from fusionaudit.errors import AuditError
+from fusionaudit.report.document import SCHEMA_VERSION, Document
+
+AUDIT_DB = "audit.db"
+_PASS_LISTS = ("kernels", "ops", "edges", "graphs")
+_PASS_EXTRA = ("syncs", "decisions", "breaks", "recompiles", "cudagraph_skips")
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        (key + "_json" if isinstance(value, (dict, list)) else key): json.dumps(value)
+        if isinstance(value, (dict, list))
+        else value
+        for key, value in row.items()
+    }
+
+
+def _nested(row: dict[str, Any]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in row.items():
+        name = key[:-5] if key.endswith("_json") else key
+        if key.endswith("_json"):
+            if value is not None:
+                out[name] = json.loads(value)
+            else:
+                out.setdefault(name, None)
+        elif not (value is None and out.get(name) is not None):
+            out[name] = value
+    return out
+
+
+def save(document: Document, path: Path) -> None:
+    """Write the document to a fresh SQLite file, whole or not at all."""
+    temporary = path.with_name(path.name + ".part")
+    temporary.unlink(missing_ok=True)
+    try:
+        db = sqlite_utils.Database(temporary)
+        head = {k: document[k] for k in ("schema_version", "tool", "created", "engine", "target", "exit_code")}
+        db["audit"].insert(_flat(head))
+        for p in document["passes"]:
+            row = {k: v for k, v in p.items() if k not in _PASS_LISTS}
+            db["passes"].insert(_flat(row), alter=True)
+            for table in _PASS_LISTS:
+                rows = [_flat({"pass": p["name"], **item}) for item in p[table]]
+                if rows:
+                    db[table].insert_all(rows, alter=True)
+        for position, finding in enumerate(document["findings"]):
+            row = {k: v for k, v in finding.items() if k != "verification"}
+            db["findings"].insert(_flat({"position": position, **row}), alter=True)
+            if finding["verification"]:
+                check = {"position": position, "fingerprint": finding["fingerprint"], **finding["verification"]}
+                db["verifications"].insert(_flat(check), alter=True)
+        if document["notes"]:
+            db["notes"].insert_all([_flat(n) for n in document["notes"]], alter=True)
+        if document["environment"]:
+            db["environment"].insert_all(
+                [{"name": k, "value_json": json.dumps(v)} for k, v in document["environment"].items()]
+            )
+        lines = [{"file": f, "line": int(n), "text": t} for f, ls in document["sources"].items() for n, t in ls.items()]
+        if lines:
+            db["sources"].insert_all(lines)
+        db.conn.commit()
+        db.conn.close()
+        temporary.replace(path)
+    except (OSError, sqlite3.Error) as error:
+        raise AuditError(f"{path}: cannot write the audit: {error}", remedy="free space, or choose --out") from None
+
+
+def load(path: Path) -> Document:
+    """The document back from ``audit.db`` (or from a folder that holds one)."""
+    path = path / AUDIT_DB if path.is_dir() else path
+    if not path.is_file():
+        raise AuditError(f"{path}: no audit there", remedy="give a folder made by `fusionaudit run` or `analyze`")
+    try:
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        connection.row_factory = sqlite3.Row
+        tables = {r[0] for r in connection.execute("select name from sqlite_master where type='table'")}
+        if "audit" not in tables or "passes" not in tables:
+            raise AuditError(f"{path}: not an audit.db")
+
+        def rows(table: str) -> list[dict[str, Any]]:
+            if table not in tables:
+                return []
+            return [_nested(dict(r)) for r in connection.execute(f'select * from "{table}" order by rowid')]
+
+        document: Document = rows("audit")[0]
+        if document["schema_version"] > SCHEMA_VERSION:
+            raise AuditError(f"{path}: made by a newer fusionaudit", remedy="upgrade it")
+        document["passes"] = rows("passes")
+        for p in document["passes"]:
+            for extra in _PASS_EXTRA:
+                p.setdefault(extra, [])
+        for table in _PASS_LISTS:
+            by_pass: dict[str, list[dict[str, Any]]] = {}
+            for row in rows(table):
+                by_pass.setdefault(row.pop("pass"), []).append(row)
+            for p in document["passes"]:
+                p[table] = by_pass.get(p["name"], [])
+        checks = {c.pop("position"): c for c in rows("verifications")}
+        document["findings"] = []
+        for finding in rows("findings"):
+            check = checks.get(finding.pop("position"))
+            if check:
+                check.pop("fingerprint", None)
+            document["findings"].append({**finding, "verification": check})
+        document["notes"] = rows("notes")
+        document["environment"] = {r["name"]: r["value"] for r in rows("environment")}
+        document["sources"] = {}
+        for r in rows("sources"):
+            document["sources"].setdefault(r["file"], {})[str(r["line"])] = r["text"]
+        connection.close()
+        return document
+    except (sqlite3.Error, ValueError, KeyError, IndexError, TypeError) as error:
+        raise AuditError(f"{path}: cannot read the audit: {error}", remedy="run `fusionaudit analyze` again") from None

@@ -1,0 +1,1 @@
+"""Reference fused CUDA kernels."""
