@@ -51,29 +51,29 @@ def save(document: Document, path: Path) -> None:
     try:
         db = sqlite_utils.Database(temporary)
         head = {k: document[k] for k in ("schema_version", "tool", "created", "engine", "target", "exit_code")}
-        db["audit"].insert(_flat(head))
+        db.table("audit").insert(_flat(head))
         for p in document["passes"]:
             row = {k: v for k, v in p.items() if k not in _PASS_LISTS}
-            db["passes"].insert(_flat(row), alter=True)
+            db.table("passes").insert(_flat(row), alter=True)
             for table in _PASS_LISTS:
                 rows = [_flat({"pass": p["name"], **item}) for item in p[table]]
                 if rows:
-                    db[table].insert_all(rows, alter=True)
+                    db.table(table).insert_all(rows, alter=True)
         for position, finding in enumerate(document["findings"]):
             row = {k: v for k, v in finding.items() if k != "verification"}
-            db["findings"].insert(_flat({"position": position, **row}), alter=True)
+            db.table("findings").insert(_flat({"position": position, **row}), alter=True)
             if finding["verification"]:
                 check = {"position": position, "fingerprint": finding["fingerprint"], **finding["verification"]}
-                db["verifications"].insert(_flat(check), alter=True)
+                db.table("verifications").insert(_flat(check), alter=True)
         if document["notes"]:
-            db["notes"].insert_all([_flat(n) for n in document["notes"]], alter=True)
+            db.table("notes").insert_all([_flat(n) for n in document["notes"]], alter=True)
         if document["environment"]:
-            db["environment"].insert_all(
+            db.table("environment").insert_all(
                 [{"name": k, "value_json": json.dumps(v)} for k, v in document["environment"].items()]
             )
         lines = [{"file": f, "line": int(n), "text": t} for f, ls in document["sources"].items() for n, t in ls.items()]
         if lines:
-            db["sources"].insert_all(lines)
+            db.table("sources").insert_all(lines)
         db.conn.commit()
         db.conn.close()
         temporary.replace(path)

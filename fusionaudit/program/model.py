@@ -9,7 +9,8 @@ from fusionaudit.device import Device
 from fusionaudit.findings import Basis, Location, Note
 from fusionaudit.inductor.model import InductorLog
 from fusionaudit.tensors import Tensor
-from fusionaudit.trace.schema import Op, Phase
+from fusionaudit.trace.schema import Op as Op
+from fusionaudit.trace.schema import Phase as Phase
 
 PassName = Literal["eager", "compiled", "clean", "imported"]
 Category = Literal[

@@ -16,7 +16,8 @@ from typing import Any
 
 from fusionaudit.device import Device
 from fusionaudit.findings import Finding, Location, Note, rank
-from fusionaudit.program.model import Kernel, Op, Pass, Program
+from fusionaudit.program.model import Kernel, Pass, Program
+from fusionaudit.trace.schema import Op
 
 SCHEMA_VERSION = 1
 
@@ -144,7 +145,7 @@ def _op(op: Op) -> dict[str, Any]:
 
 
 def edges(kernels: Iterable[Kernel]) -> list[dict[str, Any]]:
-    """Tensors that one kernel of the step writes and a later one reads: ``{from, to, storage, shape, dtype, bytes}``."""
+    """Tensors that one kernel writes and a later one reads: ``{from, to, storage, shape, dtype, bytes}``."""
     writer: dict[str, int] = {}
     out = []
     for kernel in kernels:
