@@ -32,9 +32,10 @@ def build_document(
     sources: dict[str, dict[str, str]] | None = None,
     version: str = "",
     created: str = "",
+    notes: Sequence[Note] = (),
 ) -> Document:
-    """The document of one audit. Pure; findings come out ranked."""
-    notes = [*program.notes, *(note for p in program.passes for note in p.notes)]
+    """The document of one audit. Pure; findings come out ranked. ``notes`` come on top of those of the Program."""
+    notes = [*program.notes, *(note for p in program.passes for note in p.notes), *notes]
     return {
         "schema_version": SCHEMA_VERSION,
         "tool": {"name": "fusionaudit", "version": version},

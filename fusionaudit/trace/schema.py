@@ -88,12 +88,16 @@ class Sync:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """Everything a trace tells, in order of ``start_ns``. ``format`` names reader and version (``nsys 3.7.2``)."""
+    """Everything a trace tells, in order of ``start_ns``. ``format`` names reader and version (``nsys 3.7.2``).
+
+    ``range_ops`` are all op ranges, also those that launched nothing (views), in order of their start.
+    """
 
     format: str
     activities: tuple[Activity, ...]
     device: Device | None
     syncs: tuple[Sync, ...] = ()
+    range_ops: tuple[RangeOp, ...] = ()
     notes: tuple[Note, ...] = ()
 
 

@@ -1,0 +1,336 @@
+"""The command line: parse, call one library function, render. Nothing heavy is imported before it is needed."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fusionaudit import __version__
+from fusionaudit.errors import EXIT_ERROR, AuditError
+
+FORMATS = ("console", "json", "html", "markdown", "perfetto", "sarif", "junit", "github")
+SEVERITY = click.Choice(["info", "warning", "error"])
+
+
+def _fail(error: AuditError) -> None:
+    click.echo(f"fusionaudit: {error.message}", err=True)
+    if error.remedy:
+        click.echo(f"  -> {error.remedy}", err=True)
+
+
+def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
+    """Turns an AuditError into one line and its exit code; what the command returns is the exit code."""
+
+    @functools.wraps(command)
+    def wrapper(*args: Any, **kwargs: Any) -> None:
+        try:
+            code = command(*args, **kwargs)
+        except AuditError as error:
+            _fail(error)
+            code = error.exit_code
+        except KeyboardInterrupt:
+            click.echo("fusionaudit: interrupted", err=True)
+            code = 130
+        except BrokenPipeError:
+            # The reader of a pipe went away (`| head`): nothing is wrong. Keep Python from failing again at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = 0
+        except OSError as error:
+            _fail(AuditError(f"{error.filename or 'file system'}: {error.strerror or error}"))
+            code = EXIT_ERROR
+        sys.exit(code or 0)
+
+    return wrapper
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="fusionaudit")
+def main() -> None:
+    """Audit kernel fusion in PyTorch programs.
+
+    Says which kernels run, how many bytes they move through global memory, which chains should be one kernel and
+    are not, why, and what fusing them is worth. Works with no GPU too.
+
+    \b
+      fusionaudit run train.py           audit a script
+      fusionaudit check train.py         fail where fusion got worse than fusion.lock
+      fusionaudit doctor                 what this machine can do
+    """
+
+
+def _render(document: dict[str, Any], fmt: str, output: Path | None, *, verbose: bool = False) -> None:
+    """Write the document in one format to a file or stdout."""
+    if fmt == "console":
+        from rich.console import Console
+
+        from fusionaudit.report.console import render_console
+
+        if output is None:
+            render_console(document, Console(), verbose=verbose)
+            return
+        with output.open("w") as file:
+            render_console(document, Console(file=file, width=120), verbose=verbose)
+        return
+    text = rendered(document, fmt)
+    if output is None:
+        click.echo(text)
+    else:
+        output.write_text(text if text.endswith("\n") else text + "\n")
+        click.echo(f"wrote {output}", err=True)
+
+
+def rendered(document: dict[str, Any], fmt: str) -> str:
+    """The document as text in one of the formats other than ``console``."""
+    if fmt == "json":
+        return json.dumps(document, indent=1)
+    if fmt == "html":
+        from fusionaudit.report.html import render_html
+
+        return render_html(document)
+    if fmt == "markdown":
+        from fusionaudit.report.markdown import render_markdown
+
+        return render_markdown(document)
+    if fmt == "perfetto":
+        from fusionaudit.report.perfetto import render_perfetto
+
+        return render_perfetto(document)
+    if fmt == "sarif":
+        from fusionaudit.report.sarif import render_sarif
+
+        return render_sarif(document)
+    if fmt == "junit":
+        from fusionaudit.report.junit import render_junit
+
+        return render_junit(document)
+    from fusionaudit.report.github import render_github
+
+    return render_github(document)
+
+
+def _config() -> Any:
+    from fusionaudit.config import load_config
+
+    return load_config(Path.cwd())
+
+
+def _progress(quiet: bool) -> Callable[[str], None] | None:
+    return None if quiet else lambda text: click.echo(f"fusionaudit: {text}", err=True)
+
+
+def capture_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of every command that runs a script."""
+    for option in reversed(
+        [
+            click.argument("script", required=False, type=click.Path()),
+            click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
+            click.option("-m", "--module", "is_module", is_flag=True, help="SCRIPT is a module, as in python -m."),
+            click.option("--out", type=click.Path(path_type=Path), help="Folder of the capture and its audit.db."),
+            click.option(
+                "--engine",
+                type=click.Choice(["auto", "nsys", "kineto", "deviceless"]),
+                default="auto",
+                show_default=True,
+                help="How to capture; auto takes the first that this machine can do.",
+            ),
+            click.option("--target", help="GPU that deviceless lowers for: h100 (default), h200, b200, ..., FILE.json."),
+            click.option("--passes", help="Comma list of eager, compiled, clean (default: all that the engine has)."),
+            click.option("--steps", type=click.IntRange(1), help="Use this many steady steps at the end."),
+            click.option("--warmup", type=click.IntRange(0), help="Leave out this many steps at the start."),
+            click.option("--nsys", metavar="PATH", help="The nsys program."),
+            click.option("--timeout", type=click.FloatRange(min=1), help="Stop a pass after this many seconds."),
+            click.option("--shapes-only", is_flag=True, help="Deviceless without arithmetic: fake tensors only."),
+            click.option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def run_options(*, machine_output: bool = False, **given: Any) -> Any:
+    """RunOptions from the options above; usage errors are AuditErrors."""
+    from fusionaudit.capture.session import RunOptions
+
+    if not given["script"]:
+        raise AuditError("no script given", remedy="fusionaudit run SCRIPT.py [ARGS]")
+    passes = tuple(p.strip() for p in given["passes"].split(",") if p.strip()) if given["passes"] else ()
+    unknown = sorted(set(passes) - {"eager", "compiled", "clean"})
+    if unknown:
+        raise AuditError(f"unknown pass {unknown[0]!r}", remedy="known: eager, compiled, clean")
+    script, is_module = given["script"], given["is_module"]
+    return RunOptions(
+        script=None if is_module else script,
+        module=script if is_module else None,
+        arguments=tuple(given["arguments"]),
+        out=given["out"],
+        engine=given["engine"],
+        passes=passes,
+        steps=given["steps"],
+        warmup=given["warmup"],
+        nsys=given["nsys"],
+        timeout_s=given["timeout"],
+        target=given["target"],
+        quiet=given["quiet"],
+        shapes_only=given["shapes_only"],
+        machine_output=machine_output,
+        progress=_progress(given["quiet"]),
+    )
+
+
+PASS_THROUGH = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+@main.command(context_settings=PASS_THROUGH)
+@capture_options
+@click.option("--format", "fmt", type=click.Choice(FORMATS), default="console", show_default=True)
+@click.option("--html/--no-html", "write_html", default=True, help="Write report.html beside audit.db.")
+@click.option("--open", "open_report", is_flag=True, help="Open report.html.")
+@click.option("--verify/--no-verify", "verify", default=None, help="Prove findings on the GPU (default: if there is one).")
+@click.option("--fail-on", type=SEVERITY, help="Exit 1 where a finding has this severity or more.")
+@click.option("-v", "--verbose", is_flag=True, help="Every kernel and every finding.")
+@guarded
+def run(fmt: str, write_html: bool, open_report: bool, verify: bool | None, fail_on: Any, verbose: bool, **given: Any) -> int:
+    """Run SCRIPT with its ARGS in passes and report its fusion.
+
+    Options go before SCRIPT; everything after it belongs to the script.
+    """
+    from fusionaudit import pipeline
+    from fusionaudit.capture.session import run_capture
+
+    config = _config()
+    options = run_options(machine_output=fmt != "console", **given)
+    capture = run_capture(options)
+    result = pipeline.audit(capture, config=config, fail_on=fail_on)
+    document = result.document
+    if verify or (verify is None and document["engine"] in ("nsys", "kineto")):
+        from fusionaudit.store import save
+        from fusionaudit.verify.audit import verify_audit
+
+        document = verify_audit(document, progress=options.progress)
+        save(document, capture / "audit.db")
+    if write_html:
+        page = capture / "report.html"
+        page.write_text(rendered(document, "html"))
+        if options.progress:
+            options.progress(f"report: {page}")
+        if open_report:
+            click.launch(str(page))
+    _render(document, fmt, None, verbose=verbose)
+    return result.exit_code
+
+
+@main.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--inductor-log",
+    type=click.Path(path_type=Path),
+    help="Stderr of the run with TORCH_LOGS=output_code,fusion, or its TORCH_TRACE folder.",
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for audit.db.")
+@click.option("--steps", type=click.IntRange(1), help="Use this many steady steps at the end.")
+@click.option("--warmup", type=click.IntRange(0), help="Leave out this many steps at the start.")
+@click.option("--nsys", metavar="PATH", help="The nsys program, to export an .nsys-rep.")
+@click.option("--format", "fmt", type=click.Choice(FORMATS), default="console", show_default=True)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the report to this file.")
+@click.option("--fail-on", type=SEVERITY, help="Exit 1 where a finding has this severity or more.")
+@click.option("-v", "--verbose", is_flag=True, help="Every kernel and every finding.")
+@guarded
+def analyze(
+    paths: tuple[Path, ...], inductor_log: Path | None, out: Path | None, steps: int | None, warmup: int | None,
+    nsys: str | None, fmt: str, output: Path | None, fail_on: Any, verbose: bool,
+) -> int:  # fmt: skip
+    """Audit what was captured before: a capture folder, or exports of Nsight Systems or torch.profiler.
+
+    PATHS: a capture folder, .sqlite, .nsys-rep, .json or .json.gz. Needs no GPU.
+    """
+    from fusionaudit import pipeline
+
+    result = pipeline.analyze(
+        paths, inductor_log=inductor_log, out=out, config=_config(), fail_on=fail_on, warmup=warmup, steps=steps, nsys=nsys
+    )
+    _render(result.document, fmt, output, verbose=verbose)
+    return result.exit_code
+
+
+@main.command()
+@click.argument("audit", type=click.Path(path_type=Path))
+@click.option("--format", "fmt", type=click.Choice(FORMATS), default="console", show_default=True)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file.")
+@click.option("--open", "open_report", is_flag=True, help="Open the written file.")
+@click.option("-v", "--verbose", is_flag=True, help="Every kernel and every finding.")
+@guarded
+def report(audit: Path, fmt: str, output: Path | None, open_report: bool, verbose: bool) -> int:
+    """Show an AUDIT (a folder with audit.db, or the file) again, in any format."""
+    from fusionaudit.store import load
+
+    document = load(audit)
+    if open_report and output is None:
+        if fmt != "html":
+            raise AuditError("--open needs --format html or -o FILE")
+        output = (audit if audit.is_dir() else audit.parent) / "report.html"
+    _render(document, fmt, output, verbose=verbose)
+    if open_report:
+        click.launch(str(output))
+    return 0
+
+
+@main.command()
+@click.option("--targets", is_flag=True, help="List the GPUs that the deviceless engine knows.")
+@guarded
+def doctor(targets: bool) -> int:
+    """Say what this machine can do, and how to get what is missing."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if targets:
+        from fusionaudit.device import TARGETS
+
+        table = Table("target", "name", "SMs", "GB/s", "L2 MiB", "source", box=None)
+        for key, device in TARGETS.items():
+            table.add_row(
+                key, device.name, str(device.sm_count), f"{(device.peak_bandwidth_bytes_per_s or 0) / 1e9:.0f}",
+                f"{(device.l2_bytes or 0) / 2**20:.0f}", device.source,
+            )  # fmt: skip
+        console.print(table)
+        return 0
+    from fusionaudit.capture.environment import doctor as examine
+
+    table = Table("", "what", "found", box=None)
+    marks = {"ok": "[green]ok[/green]", "missing": "[yellow]--[/yellow]", "warning": "[yellow]!![/yellow]"}
+    for check in examine():
+        detail = check.detail + (f"\n[dim]-> {check.remedy}[/dim]" if check.remedy else "")
+        table.add_row(marks.get(check.status, check.status), check.name, detail)
+    console.print(table)
+    return 0
+
+
+@main.command()
+@click.argument("code", required=False)
+@guarded
+def rules(code: str | None) -> int:
+    """List the rules, or explain one (CODE)."""
+    import inspect
+
+    from fusionaudit.rules import RULES
+
+    if code is None:
+        for rule in RULES:
+            click.echo(f"{rule.CODE}  {rule.TITLE}")
+        return 0
+    for rule in RULES:
+        if code.upper() == rule.CODE:
+            click.echo(f"{rule.CODE}: {rule.TITLE}\n\n{inspect.cleandoc(rule.__doc__ or '')}")
+            return 0
+    raise AuditError(f"no rule {code}", remedy=f"known: {', '.join(r.CODE for r in RULES)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""From a capture to an audit: build the Program, apply the rules, keep the document."""
+
+from __future__ import annotations
+
+import datetime
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fusionaudit import __version__
+from fusionaudit.capture.manifest import MANIFEST, read_manifest
+from fusionaudit.config import Config, apply_suppressions
+from fusionaudit.errors import EXIT_ERROR, EXIT_FINDINGS, EXIT_OK, AuditError
+from fusionaudit.findings import SEVERITIES, Finding, Severity
+from fusionaudit.program.build import build_program, import_program
+from fusionaudit.program.model import Program
+from fusionaudit.report.document import Document, build_document
+from fusionaudit.rules import run_rules
+from fusionaudit.store import AUDIT_DB, save
+
+_CONTEXT_LINES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditResult:
+    """One audit: the document that reports read, the Program and findings behind it, and where it is kept."""
+
+    document: Document
+    program: Program
+    findings: tuple[Finding, ...]
+    exit_code: int
+    path: Path | None = None
+
+
+def exit_code(program: Program, findings: Sequence[Finding], fail_on: Severity | None) -> int:
+    """2 where the capture cannot support a verdict, else 1 where a finding reaches ``fail_on``, else 0."""
+    notes = [*program.notes, *(n for p in program.passes for n in p.notes)]
+    if any(n.blocks for n in notes):
+        return EXIT_ERROR
+    if fail_on is not None:
+        least = SEVERITIES.index(fail_on)
+        if any(SEVERITIES.index(f.severity) >= least for f in findings):
+            return EXIT_FINDINGS
+    return EXIT_OK
+
+
+def source_file(file: str, capture: Path | None) -> Path | None:
+    """The user's file as it was captured, else as it is on this machine; ``None`` where neither can be read."""
+    if capture is not None:
+        copy = capture / "sources" / Path(file).name
+        if copy.is_file():
+            return copy
+    path = Path(file)
+    return path if path.is_file() else None
+
+
+def source_lines(program: Program, capture: Path | None) -> dict[str, dict[str, str]]:
+    """{file: {line: text}} for every line that an op, kernel or log entry of the program names, with some context."""
+    wanted: dict[str, set[int]] = {}
+    places = [x.location for p in program.passes for x in (*p.ops, *p.kernels, *p.syncs)]
+    places += [x.location for p in program.passes for x in (*p.log.breaks, *p.log.recompiles, *p.log.decisions)]
+    for place in places:
+        if place is not None:
+            near = range(place.line - _CONTEXT_LINES, place.line + _CONTEXT_LINES + 1)
+            wanted.setdefault(place.file, set()).update(near)
+    out: dict[str, dict[str, str]] = {}
+    for file, numbers in sorted(wanted.items()):
+        path = source_file(file, capture)
+        if path is None:
+            continue
+        try:
+            lines = path.read_text(errors="replace").splitlines()
+        except OSError:
+            continue
+        out[file] = {str(n): lines[n - 1][:400] for n in sorted(numbers) if 1 <= n <= len(lines)}
+    return out
+
+
+def audit_program(
+    program: Program,
+    *,
+    config: Config | None = None,
+    fail_on: Severity | None = None,
+    capture: Path | None = None,
+    out: Path | None = None,
+) -> AuditResult:
+    """Rules over a Program, and the document of it; kept as ``out/audit.db`` where ``out`` is given."""
+    config = config or Config()
+    sources = source_lines(program, capture)
+    findings, notes = apply_suppressions(run_rules(program, config), sources, config)
+    code = exit_code(program, findings, fail_on)
+    document = build_document(
+        program,
+        findings,
+        exit_code=code,
+        sources=sources,
+        version=__version__,
+        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        notes=notes,
+    )
+    path = None
+    if out is not None:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise AuditError(f"{out}: cannot make the folder: {error.strerror}", remedy="choose --out") from None
+        path = out / AUDIT_DB
+        save(document, path)
+    return AuditResult(document=document, program=program, findings=tuple(findings), exit_code=code, path=path)
+
+
+def audit(
+    capture: Path, *, out: Path | None = None, config: Config | None = None, fail_on: Severity | None = None
+) -> AuditResult:
+    """Audit one capture folder. Needs no GPU, no nsys and not the user's script. ``out`` defaults to the capture."""
+    read_manifest(capture)
+    return audit_program(build_program(capture), config=config, fail_on=fail_on, capture=capture, out=out or capture)
+
+
+def run(
+    script: str | None = None,
+    arguments: Sequence[str] = (),
+    *,
+    config: Config | None = None,
+    fail_on: Severity | None = None,
+    **options: Any,
+) -> AuditResult:
+    """Capture a script and audit it. ``options`` are the fields of :class:`~fusionaudit.capture.session.RunOptions`.
+
+    >>> fusionaudit.run("train.py", engine="deviceless", target="h100")  # doctest: +SKIP
+    """
+    from fusionaudit.capture.session import RunOptions, run_capture
+
+    capture = run_capture(RunOptions(script=script, arguments=tuple(arguments), **options))
+    return audit(capture, config=config, fail_on=fail_on)
+
+
+def analyze(
+    paths: Sequence[Path],
+    *,
+    inductor_log: Path | None = None,
+    out: Path | None = None,
+    config: Config | None = None,
+    fail_on: Severity | None = None,
+    warmup: int | None = None,
+    steps: int | None = None,
+    nsys: str | None = None,
+) -> AuditResult:
+    """Audit a capture folder, or bare exports (``.sqlite``, ``.nsys-rep``, Kineto ``.json``/``.json.gz``).
+
+    Several exports become one audit with a pass each. A bare export's audit is kept only where ``out`` says.
+    """
+    if not paths:
+        raise AuditError("nothing to analyze", remedy="give a capture folder or an export")
+    for path in paths:
+        if not path.exists():
+            raise AuditError(f"{path}: no such file or folder")
+    if len(paths) == 1 and paths[0].is_dir():
+        if not (paths[0] / MANIFEST).exists():
+            raise AuditError(f"{paths[0]}: a folder without {MANIFEST}", remedy="give a folder made by `fusionaudit run`")
+        return audit(paths[0], out=out, config=config, fail_on=fail_on)
+    exports = []
+    for path in paths:
+        if path.suffix == ".nsys-rep":
+            from fusionaudit.capture.nsys import export_report
+
+            path = export_report(path, out or path.parent, nsys=nsys)
+        exports.append(path)
+    try:
+        program = import_program(exports, inductor_log=inductor_log, warmup=warmup, steps=steps)
+    except sqlite3.Error as error:
+        raise AuditError(f"{exports[0]}: the database is damaged: {error}", remedy="export it again") from None
+    return audit_program(program, config=config, fail_on=fail_on, out=out)

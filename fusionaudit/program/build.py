@@ -1,0 +1,156 @@
+"""From a capture folder (or a bare export) to the Program: reads every file once, never runs anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fusionaudit.capture.manifest import CapturedPass, Manifest, read_manifest
+from fusionaudit.device import Device
+from fusionaudit.errors import AuditError
+from fusionaudit.findings import Note
+from fusionaudit.inductor.model import InductorLog
+from fusionaudit.inductor.read import read_inductor
+from fusionaudit.program.measured import measured_pass
+from fusionaudit.program.model import Pass, PassName, Program
+from fusionaudit.program.predicted import predicted_pass
+from fusionaudit.trace.load import load_trace
+from fusionaudit.trace.oplog import read_oplog
+
+
+def _inside(folder: Path, relative: str | None) -> Path | None:
+    """The file of a pass; a manifest cannot point outside its own folder."""
+    if relative is None:
+        return None
+    path = (folder / relative).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        raise AuditError(f"{folder}: the manifest names a file outside the capture: {relative}")
+    return path if path.exists() else None
+
+
+def _resources(path: Path | None) -> tuple[dict[str, Any], list[Note]]:
+    if path is None:
+        return {}, []
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError):
+        text = f"{path.name}: cannot be read; registers and spills are not known"
+        return {}, [Note(kind="broken-file", text=text, remedy="run the audit again")]
+    return (data, []) if isinstance(data, dict) else ({}, [])
+
+
+def _failed(p: CapturedPass) -> Note:
+    why = p.error or f"exit code {p.returncode}"
+    return Note(
+        kind="failed-pass",
+        text=f"{p.name}: the script failed in this pass: {why}",
+        remedy="make the script run under plain python first; the finished passes are kept",
+        blocks=True,
+        pass_name=p.name,
+    )
+
+
+def _build_pass(folder: Path, manifest: Manifest, p: CapturedPass, device: Device | None) -> tuple[Pass | None, Device | None]:
+    log_path, structured = _inside(folder, p.log), _inside(folder, p.structured)
+    log = read_inductor(log_path, structured) if log_path or structured else InductorLog()
+    ops_path, trace_path = _inside(folder, p.ops), _inside(folder, p.trace)
+    oplog = read_oplog(ops_path) if ops_path else None
+    options: dict[str, int | None] = {
+        "warmup": manifest.options.get("warmup"),
+        "steps": manifest.options.get("steps"),
+    }
+    name: PassName = p.name if p.name in ("eager", "compiled", "clean") else "clean"  # type: ignore[assignment]
+    if manifest.engine == "deviceless":
+        if oplog is None:
+            return None, device
+        resources, notes = _resources(_inside(folder, p.resources))
+        built = predicted_pass(name, oplog, log, device, resources=resources, **options)
+        return replace(built, notes=(*built.notes, *log.notes, *notes)), device
+    if trace_path is None:
+        return None, device
+    trace = load_trace(trace_path)
+    built = measured_pass(name, manifest.engine, trace, oplog, log, **options)
+    if p.name not in ("eager", "compiled", "clean"):
+        built = replace(built, name=p.name)  # type: ignore[arg-type]
+    return replace(built, notes=(*built.notes, *log.notes)), trace.device or device
+
+
+def build_program(folder: Path) -> Program:
+    """The Program of a capture folder. AuditError where nothing in it can be read."""
+    manifest = read_manifest(folder)
+    device = Device.from_json(manifest.device) if manifest.device else None
+    passes: list[Pass] = []
+    notes: list[Note] = [Note(**n) for n in manifest.options.get("notes", [])]
+    errors: list[AuditError] = []
+    for p in manifest.passes:
+        if p.returncode != 0 or p.error:
+            notes.append(_failed(p))
+        try:
+            built, measured_on = _build_pass(folder, manifest, p, device)
+        except AuditError as error:
+            errors.append(error)
+            notes.append(Note(kind="unreadable-pass", text=f"{p.name}: {error}", blocks=True, pass_name=p.name))
+            continue
+        if built is None:
+            text = f"{p.name}: nothing was captured in this pass"
+            notes.append(Note(kind="missing-pass", text=text, remedy="see its log in the capture", blocks=True, pass_name=p.name))
+            continue
+        passes.append(built)
+        device = device or measured_on
+    if not passes and errors:
+        raise errors[0]
+    notes += _missing(manifest, passes)
+    return Program(
+        engine=manifest.engine, device=device, passes=tuple(passes), environment=manifest.environment, notes=tuple(notes)
+    )
+
+
+def _missing(manifest: Manifest, passes: Sequence[Pass]) -> list[Note]:
+    """Notes on the passes that a comparison would need and that were not asked for."""
+    have, tried = {p.name for p in passes}, {p.name for p in manifest.passes}
+    return [
+        Note(kind="missing-pass", text=f"no {name} pass: {what}", remedy=f"add {name} to --passes", pass_name=name)
+        for name, what in (("eager", "chains cannot be judged"), ("compiled", "what Inductor makes is not known"))
+        if name not in have and name not in tried
+    ]
+
+
+def import_program(
+    exports: Sequence[Path], *, inductor_log: Path | None = None, warmup: int | None = None, steps: int | None = None
+) -> Program:
+    """The Program of bare exports that somebody else made: each file one pass (``imported``, ``imported2`` ...)."""
+    structured = inductor_log if inductor_log is not None and inductor_log.is_dir() else None
+    log = read_inductor(None if structured else inductor_log, structured) if inductor_log else InductorLog()
+    passes: list[Pass] = []
+    device = None
+    for number, path in enumerate(exports):
+        trace = load_trace(path)
+        built = measured_pass("imported", "import", trace, None, log, warmup=warmup, steps=steps)
+        generated = any(k.name.startswith("triton_") for k in built.kernels)
+        notes = [*built.notes, *log.notes]
+        if generated and inductor_log is None:
+            notes.append(
+                Note(
+                    kind="missing-log",
+                    text=f"{path.name}: Triton kernels ran, but there is no Inductor log to say what they hold",
+                    remedy="give --inductor-log FILE (stderr of the run with TORCH_LOGS=output_code,fusion)",
+                    pass_name="imported",
+                )
+            )
+        elif inductor_log is not None and generated and not any(k.graph for k in built.kernels):
+            notes.append(
+                Note(
+                    kind="log-mismatch",
+                    text=f"{path.name}: no kernel fits any graph of the log",
+                    remedy="give the log of the same run, made with cold caches",
+                    blocks=True,
+                    pass_name="imported",
+                )
+            )
+        name = "imported" if number == 0 else f"imported{number + 1}"
+        passes.append(replace(built, name=name, notes=tuple(notes)))  # type: ignore[arg-type]
+        device = device or trace.device
+    return Program(engine="import", device=device, passes=tuple(passes))

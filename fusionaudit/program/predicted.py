@@ -1,0 +1,190 @@
+"""A pass without a GPU: launches predicted from recorded ops and lowered graphs, with modelled times only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from fusionaudit.device import Device
+from fusionaudit.findings import Note
+from fusionaudit.inductor.model import CompiledGraph, InductorLog
+from fusionaudit.inductor.output_code import resolve
+from fusionaudit.program.launches import predicted_launches
+from fusionaudit.program.model import MEMORY_BOUND, HostSync, Kernel, Pass, PassName
+from fusionaudit.program.steps import find_steps
+from fusionaudit.tensors import Tensor
+from fusionaudit.trace.schema import GraphCall, Op, OpLog, Record, StepMark, SyncMark
+
+
+def _key(record: Record) -> object:
+    """What makes two records the same work in two steps: op and layouts, or graph and sizes."""
+    if isinstance(record, Op):
+        return (record.name, tuple((t.shape, t.strides, t.dtype) for t in record.inputs))
+    if isinstance(record, GraphCall):
+        return (record.graph, tuple(sorted(record.symbols.items())))
+    return type(record).__name__
+
+
+def _on_device(record: Record) -> bool:
+    if not isinstance(record, Op):
+        return True
+    tensors = (*record.inputs, *record.outputs)
+    return not tensors or any(t.device != "cpu" for t in tensors)
+
+
+def predicted_time_ns(kernel: Kernel, device: Device | None) -> int | None:
+    """Modelled time: bytes at the attainable bandwidth, at least one launch; ``None`` for compute-bound kernels."""
+    if device is None or kernel.category not in MEMORY_BOUND:
+        return None
+    moved = device.transfer_ns(kernel.global_bytes)
+    if moved is None:
+        return None
+    # A loop that re-reads its input finds what is still in L2 there; only more than L2 goes to memory again.
+    again = kernel.reread_bytes if kernel.reread_bytes > (device.l2_bytes or 0) else 0
+    return max(moved + (device.transfer_ns(again) or 0), device.launch_ns)
+
+
+def _op_kernels(op: Op, first_id: int) -> list[Kernel]:
+    return [
+        Kernel(
+            id=first_id + i,
+            name=launch.name,
+            category=launch.category,
+            ops=(op.id,),
+            op_names=(op.name,),
+            reads=launch.reads,
+            writes=launch.writes,
+            read_bytes=launch.read_bytes,
+            write_bytes=launch.write_bytes,
+            location=op.location,
+            region=op.region,
+            phase=op.phase,
+        )
+        for i, launch in enumerate(predicted_launches(op))
+    ]
+
+
+def _bind(tensor: Tensor, graph: CompiledGraph, call: GraphCall, instance: int) -> Tensor:
+    """A graph's buffer as a storage of the pass: inputs and outputs are the caller's, the rest this execution's own."""
+    for mine, theirs in zip(graph.inputs, call.inputs, strict=False):
+        if mine.storage == tensor.storage:
+            return replace(tensor, storage=theirs.storage, is_parameter=theirs.is_parameter)
+    for name, theirs in zip(graph.outputs, call.outputs, strict=False):
+        if name == tensor.storage:
+            return replace(tensor, storage=theirs.storage)
+    return replace(tensor, storage=f"{graph.id}#{instance}:{tensor.storage}")
+
+
+def _graph_kernels(
+    graph: CompiledGraph, call: GraphCall, first_id: int, instance: int, resources: dict[str, Any]
+) -> list[Kernel]:
+    resolved = resolve(graph, call.symbols) if call.symbols else graph
+    figures = resources.get("graphs", {}).get(graph.id, {})
+    kernels = []
+    for made in resolved.calls:
+        if made.kind == "cpu":
+            continue
+        own = figures.get(made.target, {})
+        kernels.append(
+            Kernel(
+                id=first_id + len(kernels),
+                name=made.target,
+                category=made.category,  # type: ignore[arg-type]
+                op_names=made.aten,
+                nodes=made.nodes,
+                reads=tuple(_bind(t, graph, call, instance) for t in made.reads),
+                writes=tuple(_bind(t, graph, call, instance) for t in made.writes),
+                read_bytes=made.read_bytes,
+                write_bytes=made.write_bytes,
+                reread_bytes=made.reread_bytes,
+                registers=own.get("registers"),
+                spill_bytes=own.get("spill_bytes"),
+                shared_memory_bytes=own.get("shared_bytes"),
+                occupancy=own.get("occupancy"),
+                graph=graph.id,
+                call=made.index,
+                location=made.location,
+                region=call.region,
+                phase="backward" if graph.kind == "backward" else "forward",
+            )
+        )
+    return kernels
+
+
+def _step_records(
+    records: Sequence[Record], warmup: int | None, steps: int | None
+) -> tuple[list[Record], int, bool]:
+    """Records of the last steady step, number of steps, and whether steps could be told apart."""
+    marks: list[int | None] = []
+    current: int | None = None
+    kept: list[Record] = []
+    for record in records:
+        if isinstance(record, StepMark):
+            current = record.index
+            continue
+        kept.append(record)
+        marks.append(current)
+    if not kept:
+        return [], 0, False
+    found = find_steps([_key(r) for r in kept], marks, warmup=warmup, steps=steps)
+    if found.source == "whole" or not found.spans:
+        return kept, 0, False
+    first, last = found.spans[-1]
+    return kept[first:last], len(found.spans), True
+
+
+def predicted_pass(
+    name: PassName,
+    oplog: OpLog,
+    log: InductorLog,
+    device: Device | None,
+    *,
+    resources: dict[str, Any] | None = None,
+    warmup: int | None = None,
+    steps: int | None = None,
+) -> Pass:
+    """The Pass of a deviceless recording, cut down to its steady step; all times are predicted."""
+    records = [r for r in oplog.records if _on_device(r)]
+    chosen, count, told_apart = _step_records(records, warmup, steps)
+    graphs = {g.id: g for g in log.graphs}
+    kernels: list[Kernel] = []
+    notes = list(oplog.notes)
+    missing: set[str] = set()
+    for instance, record in enumerate(chosen):
+        if isinstance(record, Op):
+            kernels.extend(_op_kernels(record, len(kernels)))
+        elif isinstance(record, GraphCall):
+            graph = graphs.get(record.graph)
+            if graph is None:
+                missing.add(record.graph)
+                continue
+            kernels.extend(_graph_kernels(graph, record, len(kernels), instance, resources or {}))
+    if not told_apart and chosen:
+        notes.append(
+            Note(
+                kind="no-steps",
+                text=f"{name}: no repeating step found; everything recorded ({len(kernels)} launches) is one step",
+                remedy="call fusionaudit.step() at the start of each step, or run more steps",
+                pass_name=name,
+            )
+        )
+    for graph_id in sorted(missing):
+        text = f"{name}: graph {graph_id} ran but its code is not in the log"
+        notes.append(Note(kind="missing-graph", text=text, blocks=True, pass_name=name, remedy="run the audit again"))
+    timed = []
+    for kernel in kernels:
+        time = predicted_time_ns(kernel, device)
+        timed.append(replace(kernel, duration_ns=time, time_basis=None if time is None else "predicted"))
+    return Pass(
+        name=name,
+        engine="deviceless",
+        kernels=tuple(timed),
+        ops=tuple(r for r in chosen if isinstance(r, Op)),
+        syncs=tuple(
+            HostSync(name=r.name, location=r.location, bytes=r.bytes) for r in chosen if isinstance(r, SyncMark)
+        ),
+        steps=count,
+        log=log,
+        notes=tuple(notes),
+    )
