@@ -1,0 +1,134 @@
+"""Checks the byte model against Nsight Compute's L2 traffic, kernel by kernel, on a GPU machine.
+
+usage: ncu_bytes.py OUT.json SCRIPT...     each SCRIPT has ``build()``: the cases and the examples
+
+Each script is audited (kineto) and its step is run again under ncu; kernels are matched in order by name. The figure
+compared is L2-to-SM sectors read and written (32 bytes each): what the kernel asks of global memory.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+METRICS = ("lts__t_sectors_srcunit_tex_op_read.sum", "lts__t_sectors_srcunit_tex_op_write.sum")
+HERE = Path(__file__).parent
+LEAST_BYTES = 1_000_000
+
+
+def short(name: str) -> str:
+    return re.sub(r"\W+", "", name.replace("void ", "", 1))[:90]
+
+
+def ncu(script: Path, mode: str) -> list[dict[str, Any]]:
+    """Kernels of one step in order: name, read and written bytes."""
+    command = [
+        "ncu", "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none", "--profile-from-start",
+        "off", "--metrics", ",".join(METRICS), sys.executable, str(HERE / "step_runner.py"), str(script), mode,
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400)
+    start = done.stdout.find('"ID"')
+    if start < 0:
+        raise RuntimeError((done.stdout + done.stderr)[-300:])
+    rows = list(csv.DictReader(io.StringIO(done.stdout[start:])))[1:]
+    return [
+        {
+            "name": row["Kernel Name"],
+            "read": round(float(row[METRICS[0]].replace(",", ""))) * 32,
+            "write": round(float(row[METRICS[1]].replace(",", ""))) * 32,
+        }
+        for row in rows
+    ]
+
+
+def audit(script: Path, mode: str, folder: Path) -> list[dict[str, Any]]:
+    """Kernels of the steady step with the model's bytes."""
+    name = "eager" if mode == "eager" else "compiled"
+    command = [
+        sys.executable, "-m", "fusionaudit.cli", "run", "--engine", "kineto", "--passes", name, "--no-html", "--no-verify",
+        "--format", "json", "--quiet", "--out", str(folder / f"{script.stem}_{mode}"), str(script), "cuda", mode,
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400)
+    document = json.loads(done.stdout)
+    passes = [p for p in document["passes"] if p["name"] == name]
+    return [k for k in passes[0]["kernels"] if k["category"] not in ("memcpy", "memset")]
+
+
+def compare(script: Path, mode: str, folder: Path) -> list[dict[str, Any]]:
+    try:
+        ours, theirs = audit(script, mode, folder), ncu(script, mode)
+    except Exception as error:
+        return [{"script": script.stem, "mode": mode, "failed": f"{type(error).__name__}: {error}"[-300:]}]
+    matcher = difflib.SequenceMatcher(a=[short(k["name"]) for k in ours], b=[short(k["name"]) for k in theirs], autojunk=False)
+    rows: list[dict[str, Any]] = []
+    for block in matcher.get_matching_blocks():
+        for i in range(block.size):
+            mine, real = ours[block.a + i], theirs[block.b + i]
+            rows.append(
+                {
+                    "script": script.stem, "mode": mode, "kernel": mine["name"][:80], "ops": mine["ops"][:6],
+                    "category": mine["category"], "model_read": mine["read_bytes"], "model_write": mine["write_bytes"],
+                    "reread": mine["reread_bytes"], "ncu_read": real["read"], "ncu_write": real["write"],
+                    "shapes": mine["shapes"][:6],
+                }
+            )  # fmt: skip
+    matched = sum(b.size for b in matcher.get_matching_blocks())
+    rows.append({"script": script.stem, "mode": mode, "ours": len(ours), "ncu": len(theirs), "matched": matched})
+    return rows
+
+
+def error_of(row: dict[str, Any]) -> float | None:
+    """Relative error of the modelled bytes; ``None`` for kernels under 1 MB or without a model."""
+    if row.get("model_read") is None or row.get("model_write") is None:
+        return None
+    real = row["ncu_read"] + row["ncu_write"]
+    if real < LEAST_BYTES:
+        return None
+    return (row["model_read"] + row["model_write"]) / real - 1
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    memory = [r for r in rows if "kernel" in r and r["category"] not in ("matmul", "convolution", "attention", "template")]
+    out: dict[str, Any] = {}
+    for label, chosen in (("all", [r for r in rows if "kernel" in r]), ("without matmul, convolution, attention", memory)):
+        errors = sorted(abs(e) for e in map(error_of, chosen) if e is not None)
+        large = [r for r in chosen if r["ncu_read"] + r["ncu_write"] >= LEAST_BYTES]
+        if errors:
+            out[label] = {
+                "kernels_over_1MB": len(large),
+                "with_model": len(errors),
+                "median_abs_error": round(statistics.median(errors), 4),
+                "p95_abs_error": round(errors[min(len(errors) - 1, int(0.95 * len(errors)))], 4),
+            }
+    return out
+
+
+def main() -> None:
+    out, scripts = Path(sys.argv[1]), [Path(a) for a in sys.argv[2:]]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(5) as pool:
+        jobs = [pool.submit(compare, s, mode, Path(folder)) for s in scripts for mode in ("eager", "compile")]
+        rows = [row for job in jobs for row in job.result()]
+    result = {"summary": summary(rows), "rows": rows}
+    out.write_text(json.dumps(result) + "\n")
+    for row in rows:
+        error = error_of(row) if "kernel" in row else None
+        if error is not None and abs(error) > 0.1:
+            print(f"{row['script']:8} {row['mode']:7} {error:+.1%} model {row['model_read']}+{row['model_write']} "
+                  f"ncu {row['ncu_read']}+{row['ncu_write']} {row['category']} {row['kernel'][:50]} {row['ops'][:3]}")  # fmt: skip
+        elif "kernel" not in row:
+            print(row)
+    print(json.dumps(result["summary"], indent=1))
+
+
+if __name__ == "__main__":
+    main()
