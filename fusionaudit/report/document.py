@@ -218,6 +218,8 @@ def _pass(p: Pass, device: Device | None) -> dict[str, Any]:
                 "compile_id": g.compile_id,
                 "kind": g.kind,
                 "source": g.source,
+                "inputs": [t.to_json() for t in g.inputs],
+                "symbols": dict(g.symbols),
                 "calls": [
                     {
                         "index": c.index,
@@ -229,6 +231,7 @@ def _pass(p: Pass, device: Device | None) -> dict[str, Any]:
                         "read_bytes": c.read_bytes,
                         "write_bytes": c.write_bytes,
                         "location": location_json(c.location),
+                        "locations": [location_json(x) for x in c.locations],
                     }
                     for c in g.calls
                 ],
