@@ -1,0 +1,254 @@
+"""Groups of ops that one kernel could do, from dataflow: what they move now, and what they would move.
+
+A group grows along tensors that really flow: producer and consumer of the same value, over the same elements (views
+in between are fine), in one phase, stream and epoch (no host read and no compiled graph between them). It stays one
+kernel's work: at most one size of reduction; no way out of the group and back in; a value that something else reads
+later stays an output. Elementwise ops, fills, random ops, casts, copies and the parts of a ``cat`` join; a library
+softmax or norm counts as a reduction; a matmul or convolution can only be the head (an epilogue).
+
+When it is wrong: a value that the script keeps without reading it again within the step (returned, put in a list) looks
+like an intermediate, so its write counts as avoidable though it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from fusionaudit.findings import Location
+from fusionaudit.program.costs import op_bytes, sum_known
+from fusionaudit.program.dataflow import Flow, Step, Version, ancestors, dataflow, regions_bytes
+from fusionaudit.program.model import Pass
+from fusionaudit.program.op_kinds import OpKind
+from fusionaudit.tensors import Tensor
+from fusionaudit.trace.schema import Phase
+
+ChainKind = Literal["elementwise", "into_reduction", "reduction_epilogue", "matmul_epilogue"]
+
+_ELEMENTWISE: frozenset[OpKind] = frozenset({"pointwise", "cast", "copy", "fill", "random", "join"})
+_REDUCING: frozenset[OpKind] = frozenset({"reduction", "softmax", "norm"})
+_HEADS: frozenset[OpKind] = frozenset({"matmul", "convolution"})
+
+ONE_BLOCK_ROW = 65536
+"""Elements of a row that one block still reduces in one go: 1024 threads of 64 elements (Inductor's persistent and
+looped reductions stay below that before it splits them)."""
+FEW_ROWS = 32
+"""With fewer rows than this a kernel of one block a row leaves most SMs empty, so Inductor splits the rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain:
+    """A group of ops that one kernel could do. Bytes are per execution; ``None``: not known.
+
+    ``global_bytes`` is what the ops move now, ``minimum_bytes`` what has to enter and leave the group.
+    """
+
+    kind: ChainKind
+    op_ids: tuple[int, ...]
+    ops: tuple[str, ...]
+    kernel_ids: tuple[int, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    global_bytes: int | None
+    minimum_bytes: int | None
+    location: Location | None
+    phase: Phase
+    largest_bytes: int = 0
+
+    @property
+    def avoidable_bytes(self) -> int | None:
+        """Bytes that go through memory only because the ops are kernels of their own."""
+        if self.global_bytes is None or self.minimum_bytes is None:
+            return None
+        return max(0, self.global_bytes - self.minimum_bytes)
+
+    @property
+    def launches(self) -> int:
+        """Launches now; one would do."""
+        return max(len(self.kernel_ids), len(self.op_ids))
+
+
+@dataclass(kw_only=True)
+class _Group:
+    """A group while it grows; ``mask`` has the bit of every member."""
+
+    members: list[int]
+    mask: int
+    reduction: tuple[int, int] | None = None
+    broadcasts: bool = False
+
+
+def _numel(step: Step) -> int:
+    return max((t.numel for _, t in step.makes), default=0)
+
+
+def _reduction_size(step: Step) -> tuple[int, int] | None:
+    """(elements in, elements out) of a reducing step; a library norm's rows are its statistics."""
+    if step.kind not in _REDUCING:
+        return None
+    read = max((t.numel for _, t in step.uses), default=0)
+    if step.kind == "reduction":
+        return read, _numel(step)
+    rows = [t.numel for _, t in step.makes if t.numel < read]
+    return read, max(rows) if rows else 0
+
+
+def _same_elements(flow: Flow, producer: Step, consumer: Step) -> bool:
+    """The consumer reads just what the producer wrote, over the same (or for a small producer: its broadcast)."""
+    for value, read in consumer.uses:
+        if flow.maker.get(value) != producer.index:
+            continue
+        written = next((t for v, t in producer.makes if v == value), None)
+        if written is None or read.stored_elements != written.stored_elements or read.offset != written.offset:
+            return False
+        if read.dtype != written.dtype:
+            return False
+    return True
+
+
+def _joins(flow: Flow, producer: Step, consumer: Step) -> bool:
+    """Could one kernel hold this edge? Kinds and sizes only; the group checks the rest."""
+    if producer.epoch != consumer.epoch or producer.op.phase != consumer.op.phase:
+        return False
+    if producer.op.stream != consumer.op.stream or not _same_elements(flow, producer, consumer):
+        return False
+    made, wanted = _numel(producer), _numel(consumer)
+    if producer.kind in _HEADS:
+        return consumer.kind in _ELEMENTWISE and consumer.kind != "join" and made == wanted
+    if producer.kind in _ELEMENTWISE and consumer.kind in _REDUCING:
+        # A small producer (a bias row, a mask) is not worth a merge with the reduction of something else.
+        size = _reduction_size(consumer)
+        return size is not None and (made == size[0] or consumer.kind != "reduction") and made > 1
+    if producer.kind in _ELEMENTWISE and consumer.kind in _ELEMENTWISE:
+        if consumer.kind == "join":
+            return producer.kind != "fill"
+        return made <= wanted and wanted > 0
+    if producer.kind in _REDUCING and (consumer.kind in _ELEMENTWISE or consumer.kind in _REDUCING):
+        if producer.kind != "reduction" and consumer.kind in _ELEMENTWISE:
+            return made >= wanted
+        if made == wanted and consumer.kind in _ELEMENTWISE:
+            return True
+        size = _reduction_size(producer)
+        return size is not None and _can_broadcast(size)
+    return False
+
+
+def _can_broadcast(size: tuple[int, int]) -> bool:
+    """One kernel can use a row's reduction in the row again: rows fit a block, or there are enough of them."""
+    elements, rows = size
+    if rows <= 0:
+        return True
+    return rows >= FEW_ROWS or elements <= ONE_BLOCK_ROW
+
+
+def _convex(mask: int, members: Iterable[int], upstream: list[int]) -> bool:
+    """No step outside depends on a member while a member depends on it."""
+    outside = 0
+    for member in members:
+        outside |= upstream[member]
+    outside &= ~mask
+    outside >>= (first := (mask & -mask).bit_length() - 1)
+    position = first
+    while outside:
+        skip = (outside & -outside).bit_length() - 1
+        position += skip
+        if upstream[position] & mask:
+            return False
+        outside >>= skip + 1
+        position += 1
+    return True
+
+
+def _merged(a: _Group, b: _Group) -> _Group | None:
+    """Both as one group, ``None`` where two different reductions would have to share a kernel."""
+    if a.reduction is not None and b.reduction is not None and a.reduction != b.reduction:
+        return None
+    return _Group(members=a.members + b.members, mask=a.mask | b.mask, reduction=a.reduction or b.reduction)
+
+
+def _grow(flow: Flow, upstream: list[int]) -> list[_Group]:
+    groups: dict[int, _Group] = {}
+    home: dict[int, int] = {}
+    for step in flow.steps:
+        if step.kind not in _ELEMENTWISE and step.kind not in _REDUCING and step.kind not in _HEADS:
+            continue
+        groups[step.index] = _Group(members=[step.index], mask=1 << step.index, reduction=_reduction_size(step))
+        home[step.index] = step.index
+        if step.kind in _HEADS:
+            continue
+        makers = sorted(
+            {flow.maker[v] for v, _ in step.uses if v in flow.maker and flow.maker[v] in home}, reverse=True
+        )
+        for maker in makers:
+            producer = flow.steps[maker]
+            if home[maker] == home[step.index] or not _joins(flow, producer, step):
+                continue
+            mine, theirs = groups[home[step.index]], groups[home[maker]]
+            if any(flow.steps[i].kind in _HEADS for i in theirs.members) and step.kind in _REDUCING:
+                continue
+            if sum(flow.steps[i].kind in _HEADS for i in (*mine.members, *theirs.members)) > 1:
+                continue
+            merged = _merged(mine, theirs)
+            if merged is None or not _convex(merged.mask, merged.members, upstream):
+                continue
+            root = home[maker]
+            groups.pop(home[step.index])
+            groups[root] = merged
+            for member in merged.members:
+                home[member] = root
+    return [g for g in groups.values() if len(g.members) > 1]
+
+
+def _kind(steps: list[Step]) -> ChainKind:
+    if steps[0].kind in _HEADS or any(s.kind in _HEADS for s in steps):
+        return "matmul_epilogue"
+    reducing = [s for s in steps if s.kind in _REDUCING]
+    if not reducing:
+        return "elementwise"
+    size = max(_numel(s) for s in reducing)
+    first = min(s.index for s in reducing)
+    after = [s for s in steps if s.index > first and s.kind in _ELEMENTWISE]
+    fed = {v for s in reducing for v, _ in s.makes}
+    for step in sorted(after, key=lambda s: s.index):
+        if any(v in fed for v, _ in step.uses):
+            fed.update(v for v, _ in step.makes)
+            if _numel(step) > size or any(s.kind != "reduction" for s in reducing):
+                return "reduction_epilogue"
+    return (
+        "into_reduction"
+        if any(s.index < max(r.index for r in reducing) for s in steps if s not in reducing)
+        else ("reduction_epilogue")
+    )
+
+
+def _chain(flow: Flow, group: _Group) -> Chain:
+    steps = [flow.steps[i] for i in sorted(group.members)]
+    inside = frozenset(group.members)
+    entering: list[tuple[Version, Tensor]] = [
+        (value, tensor) for s in steps for value, tensor in s.uses if flow.maker.get(value) not in inside
+    ]
+    leaving = [(value, tensor) for s in steps for value, tensor in s.makes if flow.leaves(value, inside)]
+    total = sum_known(moved for s in steps for moved in op_bytes(s.op))
+    entering_bytes, leaving_bytes = regions_bytes(entering), regions_bytes(leaving)
+    minimum = None if entering_bytes is None or leaving_bytes is None else entering_bytes + leaving_bytes
+    return Chain(
+        kind=_kind(steps),
+        op_ids=tuple(s.op.id for s in steps),
+        ops=tuple(s.op.name for s in steps),
+        kernel_ids=tuple(k for s in steps for k in s.kernels),
+        inputs=tuple({v: t for v, t in entering}.values()),
+        outputs=tuple({v: t for v, t in leaving}.values()),
+        global_bytes=total,
+        minimum_bytes=minimum,
+        location=next((s.op.location for s in steps if s.op.location is not None), None),
+        phase=steps[0].op.phase,
+        largest_bytes=max((t.nbytes or 0 for s in steps for _, t in (*s.uses, *s.makes)), default=0),
+    )
+
+
+def chains(p: Pass) -> tuple[Chain, ...]:
+    """Every group of two or more ops of the pass that one kernel could do, in order of execution."""
+    flow = dataflow(p)
+    groups = _grow(flow, ancestors(flow))
+    return tuple(sorted((_chain(flow, g) for g in groups), key=lambda c: c.op_ids[0]))
