@@ -16,7 +16,7 @@ LAYERS = [
     {"trace", "inductor"},
     {"program"},
     {"config", "rules"},
-    {"report", "reference_kernels", "verify", "baseline", "diff", "store", "expectations"},
+    {"report", "reference_kernels", "verify", "groups", "baseline", "diff", "explain", "check", "store", "expectations"},
     {"pipeline", "sweep"},
     {"cli", "pytest_plugin"},
 ]

@@ -1,0 +1,302 @@
+"""The gate: does this audit still match its lock? FA115 findings, one for each line that changed the kernels."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fusionaudit.baseline import blocking
+from fusionaudit.diff import Change, Changes, compare, line_id, reason_for
+from fusionaudit.errors import EXIT_ERROR, EXIT_FINDINGS, EXIT_OK, AuditError
+from fusionaudit.explain import describe, figures
+from fusionaudit.findings import Finding, Location, Severity
+from fusionaudit.groups import Lock, Ref, lock_of
+from fusionaudit.report.document import Document
+
+Outcome = Literal["regression", "changed", "improvement", "same"]
+_NEAR_LINES = 6
+"""Edited lines of one function this close together are one edit (a loop of a few lines): one message."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allowed:
+    """An accepted change: what it is about (part of a line's code, a function or an op), why, until when."""
+
+    match: str
+    reason: str
+    expires: datetime.date | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Thresholds of the gate, from ``[tool.fusionaudit.check]``.
+
+    ``launches`` and ``bytes``: what a change may cost more per step. ``bytes_percent``: the same in percent of what the
+    changed region moved before; 1 by default, as gathers touch other rows with other data. ``require_locked``: an
+    improvement that is not in the lock fails too.
+    """
+
+    launches: int = 0
+    bytes: int = 0
+    bytes_percent: float = 1.0
+    require_locked: bool = False
+    allow: tuple[Allowed, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckResult:
+    """``verdict`` in a word, ``exit_code`` (0 same or better, 1 worse or changed, 2 cannot judge) and the text."""
+
+    verdict: Literal["same", "improved", "regression", "changed", "not locked in", "cannot judge"]
+    exit_code: int
+    findings: tuple[Finding, ...] = ()
+    lines: tuple[str, ...] = ()
+    changes: Changes | None = None
+
+
+@dataclass(kw_only=True)
+class _Cluster:
+    """Changes that one edit explains."""
+
+    refs: list[Ref]
+    changes: list[Change] = field(default_factory=list)
+
+
+def limits_from(table: dict[str, Any]) -> Limits:
+    """``[tool.fusionaudit.check]`` as Limits; AuditError names a key that is not known or has a wrong value.
+
+    An ``allow`` entry must have ``match`` and ``reason``; ``expires`` is a date (``2026-12-31``).
+    """
+    known = {"launches", "bytes", "bytes-percent", "require-locked", "allow"}
+    unknown = sorted(set(table) - known)
+    if unknown:
+        raise AuditError(f"[tool.fusionaudit.check]: unknown key {unknown[0]!r}", remedy=f"known: {sorted(known)}")
+    allowed = []
+    for entry in table.get("allow", []):
+        if not isinstance(entry, dict) or not entry.get("match") or not str(entry.get("reason", "")).strip():
+            raise AuditError("[tool.fusionaudit.check] allow: an entry needs match and reason", remedy="add a reason")
+        expires = entry.get("expires")
+        if isinstance(expires, str):
+            try:
+                expires = datetime.date.fromisoformat(expires)
+            except ValueError:
+                raise AuditError(f"[tool.fusionaudit.check] allow: expires {expires!r} is not a date") from None
+        allowed.append(Allowed(match=str(entry["match"]), reason=str(entry["reason"]), expires=expires))
+    try:
+        return Limits(
+            launches=int(table.get("launches", 0)),
+            bytes=int(table.get("bytes", 0)),
+            bytes_percent=float(table.get("bytes-percent", 1.0)),
+            require_locked=bool(table.get("require-locked", False)),
+            allow=tuple(allowed),
+        )
+    except (TypeError, ValueError):
+        raise AuditError("[tool.fusionaudit.check]: launches, bytes and bytes-percent are numbers") from None
+
+
+def _roots(changes: Changes) -> list[_Cluster]:
+    """The edits that explain the changes, the strongest first: an edited line that breaks or syncs, then edited lines
+    in order of execution (eager first: it is what the program asks for). Lines of one edit are one root."""
+    events = [c for c in changes.changes if c.new and c.new[0].what != "kernel"]
+    kernels = sorted((c for c in changes.changes if c not in events), key=lambda c: c.pass_name != "eager")
+    roots: list[_Cluster] = []
+    for change in (*events, *kernels):
+        for ref in change.refs:
+            if line_id(ref) not in changes.edited:
+                continue
+            home = next((r for r in roots if any(_near(ref, x) for x in r.refs)), None)
+            if home is None:
+                roots.append(_Cluster(refs=[ref]))
+            elif ref not in home.refs:
+                home.refs.append(ref)
+    return roots
+
+
+def _near(a: Ref, b: Ref) -> bool:
+    if a.line is None or b.line is None:
+        return a == b
+    return (a.path, a.function) == (b.path, b.function) and abs(a.line - b.line) <= _NEAR_LINES
+
+
+def _clusters(changes: Changes) -> list[_Cluster]:
+    """Each change under the edit that explains it; without an edited line, all under the first event or change."""
+    roots = _roots(changes)
+    if not roots:
+        events = [c for c in changes.changes if c.new and c.new[0].what != "kernel" and c.refs]
+        placed = events or [c for c in changes.changes if c.refs] or list(changes.changes)
+        roots = [_Cluster(refs=list(placed[0].refs[:1]))]
+    for change in changes.changes:
+        ids = {line_id(r) for r in change.refs}
+        home = next((r for r in roots if any(line_id(x) in ids for x in r.refs)), roots[0])
+        home.changes.append(change)
+    return [r for r in roots if r.changes]
+
+
+def outcome(changes: Sequence[Change], limits: Limits) -> Outcome:
+    """What a cluster of changes comes to, pass by pass: a cost anywhere is a regression.
+
+    Other dtypes, shapes or dynamic sizes are ``changed`` even where they cost nothing: the lock is then about another
+    program. Ops that came in for free are ``changed`` too, unless the whole got cheaper.
+    """
+    cheaper = False
+    for name in dict.fromkeys(c.pass_name for c in changes):
+        mine = [c for c in changes if c.pass_name == name]
+        events = [c for c in mine if (c.new or c.old)[0].what != "kernel"]
+        if any(len(c.new) > len(c.old) or c.launches[1] > c.launches[0] for c in events):
+            return "regression"
+        before, after = sum(c.launches[0] for c in mine), sum(c.launches[1] for c in mine)
+        if after > before + limits.launches:
+            return "regression"
+        sizes = [(c.bytes[0] or 0, c.bytes[1] or 0) for c in mine if None not in c.bytes]
+        size_before, size_after = sum(s[0] for s in sizes), sum(s[1] for s in sizes)
+        if size_after > size_before * (1 + limits.bytes_percent / 100) + limits.bytes:
+            return "regression"
+        cheaper |= after < before or size_after < size_before * (1 - limits.bytes_percent / 100) or bool(events)
+    if any(c.kind in ("signature", "dynamic") for c in changes):
+        return "changed"
+    if cheaper:
+        return "improvement"
+    added = {op for c in changes for op in c.added_ops} - {op for c in changes for op in c.removed_ops}
+    return "changed" if added else "same"
+
+
+_WORDS = {
+    "regression": "fusion got worse",
+    "changed": "the kernels changed",
+    "improvement": "fusion got better",
+    "same": "kernels were regrouped at no cost",
+}
+
+
+def _severity(result: Outcome) -> Severity:
+    return "error" if result == "regression" else "warning" if result == "changed" else "info"
+
+
+def _weight(change: Change) -> tuple[object, ...]:
+    """The most telling change first: events, then what costs most."""
+    before, after = change.bytes
+    return (
+        (change.new or change.old)[0].what == "kernel",
+        change.kind != "dynamic",
+        -(change.launches[1] - change.launches[0]),
+        -((after or 0) - (before or 0)),
+    )
+
+
+def _finding(cluster: _Cluster, result: Outcome, document: Document, totals: dict[str, Any]) -> Finding:
+    decisions = {p["name"]: p.get("decisions") or [] for p in document["passes"]}
+    ordered = sorted(cluster.changes, key=_weight)
+    reasons = {id(c): reason_for(c, decisions.get(c.pass_name, ())) for c in ordered}
+    texts = [describe(c, reasons[id(c)]) for c in ordered]
+    ref = cluster.refs[0] if cluster.refs else None
+    location = None
+    where = "the step"
+    if ref is not None:
+        if ref.path is not None and ref.line is not None:
+            location = Location(file=ref.path, line=ref.line, function=ref.function)
+        where = f"{ref.file}:{ref.line}" if ref.line is not None else f"{ref.file} {ref.function}"
+        where += f" `{ref.code}`" if ref.code else ""
+    more = "" if len(texts) == 1 else f" (and {len(texts) - 1} further changes that follow from it)"
+    launches = {name: [b[0], a[0]] for name, (b, a) in totals.items()}
+    return Finding(
+        rule="FA115",
+        pass_name=ordered[0].pass_name,
+        severity=_severity(result),
+        message=f"{_WORDS[result]} at {where}: {texts[0]}{more}",
+        ops=tuple(dict.fromkeys(op for c in ordered[:1] for g in (c.new or c.old) for op in g.ops)),
+        location=location,
+        avoidable_bytes=_more_bytes(cluster.changes),
+        reason=next((r for r in reasons.values() if r), None),
+        remedy="undo the edit, or accept it with `fusionaudit check --update`"
+        if result in ("regression", "changed")
+        else "write it down with `fusionaudit check --update`",
+        evidence={"outcome": result, "changes": texts, "launches_per_step": launches},
+        key=ref.code if ref else "",
+    )
+
+
+def _more_bytes(changes: Sequence[Change]) -> int | None:
+    """Bytes that the changes cost in the pass that runs (compiled where there is one)."""
+    name = "compiled" if any(c.pass_name == "compiled" for c in changes) else changes[0].pass_name
+    extra = 0
+    for change in changes:
+        before, after = change.bytes
+        if change.pass_name == name:
+            if before is None or after is None:
+                return None
+            extra += after - before
+    return extra if extra > 0 else None
+
+
+def _allowed(cluster: _Cluster, limits: Limits, today: datetime.date) -> Allowed | None:
+    words = [r.code for c in cluster.changes for r in c.refs] + [r.function for r in cluster.refs]
+    words += [r.code for r in cluster.refs] + [op for c in cluster.changes for g in (*c.new, *c.old) for op in g.ops]
+    for entry in limits.allow:
+        if (entry.expires is None or today <= entry.expires) and any(entry.match in w for w in words):
+            return entry
+    return None
+
+
+def cannot_judge(text: str, remedy: str = "") -> CheckResult:
+    """The result with exit code 2."""
+    lines = ["verdict: cannot judge", text, *([f"  -> {remedy}"] if remedy else [])]
+    return CheckResult(verdict="cannot judge", exit_code=EXIT_ERROR, lines=tuple(lines))
+
+
+def check(
+    document: Document, lock: Lock, limits: Limits | None = None, *, today: datetime.date | None = None
+) -> CheckResult:
+    """Compare an audit with its lock. Prints nothing; ``lines`` is the text. ``today`` ends allow-list entries."""
+    limits = limits or Limits()
+    today = today or datetime.date.today()
+    try:
+        blocking(document)
+    except AuditError as error:
+        return cannot_judge(error.message.removeprefix("cannot judge: "), error.remedy)
+    new = lock_of(document)
+    changes = compare(lock, new, bytes_percent=limits.bytes_percent)
+    if changes.other_key:
+        text = f"other key: {'; '.join(changes.other_key)}"
+        return cannot_judge(
+            text, "`fusionaudit diff` shows what changed; `fusionaudit check --update` writes a lock for this key"
+        )
+    missing = [p for p in lock.passes if p not in new.passes]
+    if missing:
+        return cannot_judge(f"the lock has a pass {missing[0]} and this audit has not", "run with the same --passes")
+    findings: list[Finding] = []
+    told: list[str] = []
+    results: list[Outcome] = []
+    for cluster in _clusters(changes) if changes.changes else []:
+        result = outcome(cluster.changes, limits)
+        finding = _finding(cluster, result, document, changes.totals)
+        allowed = _allowed(cluster, limits, today) if result in ("regression", "changed") else None
+        if allowed:
+            until = f", until {allowed.expires}" if allowed.expires else ""
+            told.append(f"allowed ({allowed.reason}{until}): {finding.message}")
+            continue
+        results.append(result)
+        findings.append(finding)
+        told.append(f"{result}: {finding.message}")
+        told += [f"    {text}" for text in finding.evidence["changes"][1:]]
+    verdict, code = _verdict(results, limits)
+    head = [
+        f"verdict: {verdict}",
+        f"limits: +{limits.launches} launches, +{limits.bytes_percent:g}% +{limits.bytes} bytes in a changed region",
+        *figures(changes, lock, new),
+        f"groups: {changes.same} the same, {len(changes.changes)} regions changed",
+    ]
+    if code == EXIT_FINDINGS:
+        told.append("accept with `fusionaudit check --update`")
+    return CheckResult(verdict=verdict, exit_code=code, findings=tuple(findings), lines=(*head, *told), changes=changes)
+
+
+def _verdict(results: Sequence[Outcome], limits: Limits) -> tuple[Any, int]:
+    if "regression" in results:
+        return "regression", EXIT_FINDINGS
+    if "changed" in results:
+        return "changed", EXIT_FINDINGS
+    if "improvement" in results:
+        return ("not locked in", EXIT_FINDINGS) if limits.require_locked else ("improved", EXIT_OK)
+    return "same", EXIT_OK

@@ -1,0 +1,130 @@
+"""Changes between locks in words: which group split, which edge was lost, what it costs before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fusionaudit.diff import Change, Changes, compare, graph_counts
+from fusionaudit.groups import Group, Lock, Section
+
+
+def megabytes(size: int | None) -> str:
+    """Bytes for a reader: ``16.8 MB``."""
+    if size is None:
+        return "unknown bytes"
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if abs(size) >= scale:
+            return f"{size / scale:.3g} {unit}"
+    return f"{size} B"
+
+
+def place(section: Section) -> str:
+    """``compiled forward graph of Block.forward`` or ``eager backward``."""
+    where = section.place.partition(" ")[2]
+    graph = f" graph of {where}" if section.graph and where else " graph" if section.graph else ""
+    return f"{section.pass_name} {section.kind}{graph}"
+
+
+def _cost(change: Change) -> str:
+    before, after = change.launches
+    size_before, size_after = change.bytes
+    launches = f"{before} launch{'' if before == 1 else 'es'}" + ("" if before == after else f" -> {after}")
+    if size_before == size_after:
+        return f"{launches}, {megabytes(size_before)}"
+    return f"{launches}, {megabytes(size_before)} -> {megabytes(size_after)}"
+
+
+def _brief(names: Sequence[str], most: int = 4) -> str:
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def _event(change: Change) -> str:
+    group = (change.new or change.old)[0]
+    verb = "no longer" if not change.new else "now"
+    what = {
+        "break": "breaks the graph",
+        "sync": f"makes the host wait for the device ({group.ops[0]})",
+        "skip": "has its CUDA graph skipped",
+    }[group.what]
+    if change.old and change.new:
+        verb = f"{change.old[0].launches} -> {group.launches} times"
+    return f"{verb} {what}" + (f": {group.note}" if group.note else "")
+
+
+def describe(change: Change, reason: str | None = None) -> str:
+    """One change in words, with the figures before and after."""
+    old, new = change.old, change.new
+    if (new or old)[0].what != "kernel":
+        return f"{change.pass_name}: {_event(change)}"
+    head = place(change.section)
+    if change.kind == "dynamic":
+        was, now = old[0].section.dynamic, new[0].section.dynamic
+        word = (
+            f"{now} size{'s are' if now > 1 else ' is'} now symbolic (dynamic)" if now else "all sizes are static again"
+        )
+        return f"{head}: {word}; the kernels are {'no longer' if now > was else 'now'} compiled for these shapes"
+    if change.kind == "added":
+        text = f"{head}: new kernel {_brief([g.label for g in new])}"
+    elif change.kind == "removed":
+        text = f"{head}: kernel gone: {_brief([g.label for g in old])}"
+    elif change.kind == "split":
+        text = f"{head}: {old[0].label} was one kernel and is now {len(new)}: {_brief([g.label for g in new])}"
+    elif change.kind == "merged":
+        text = f"{head}: {len(old)} kernels are now one: {new[0].label}"
+    elif change.kind == "repeated":
+        text = f"{head}: {new[0].label} runs {new[0].launches} times a step, was {old[0].launches}"
+    elif change.kind == "signature":
+        text = f"{head}: {new[0].label} works on other tensors: {_tensor_change(old[0], new[0])}"
+    elif change.kind == "changed" and change.added_ops:
+        text = f"{head}: {_brief(change.added_ops)} joined {old[0].label}"
+    elif change.kind == "changed" and change.removed_ops:
+        text = f"{head}: {_brief(change.removed_ops)} left {old[0].label}"
+    elif change.kind == "changed":
+        text = f"{head}: {new[0].label} moves other bytes"
+    else:
+        text = f"{head}: {len(old)} kernels became {len(new)}: {_brief([g.label for g in new])}"
+        if change.added_ops:
+            text += f"; new: {_brief(change.added_ops)}"
+    for edge in change.lost_edges[:3]:
+        text += (
+            f"; {edge.producer} -> {edge.consumer} shared a kernel, now {edge.tensor}"
+            f" ({megabytes(edge.bytes)}) goes through memory between them"
+        )
+    if reason:
+        text += f"; Inductor: {reason}"
+    return f"{text} ({_cost(change)})"
+
+
+def _tensor_change(old: Group, new: Group) -> str:
+    pairs = [
+        f"{a} -> {b}"
+        for a, b in zip((*old.reads, *old.writes), (*new.reads, *new.writes), strict=False)
+        if a != b
+    ]  # fmt: skip
+    count = len(new.reads) + len(new.writes) - len(old.reads) - len(old.writes)
+    return (
+        _brief(list(dict.fromkeys(pairs)), 2) if pairs else f"{abs(count)} tensors {'more' if count > 0 else 'fewer'}"
+    )
+
+
+def figures(changes: Changes, lock: Lock, new: Lock) -> list[str]:
+    lines = []
+    for name, (before, after) in changes.totals.items():
+        graphs = graph_counts(lock, new, name)
+        size = f"{megabytes(before[1])} -> {megabytes(after[1])}"
+        text = f"{name}: launches {before[0]} -> {after[0]}, bytes {size} per step"
+        lines.append(text + (f", graphs {graphs[0]} -> {graphs[1]}" if any(graphs) else ""))
+    return lines
+
+
+def diff_lines(old: Lock, new: Lock) -> list[str]:
+    """Two locks side by side, group by group, whatever their keys: for ``fusionaudit diff``."""
+    changes = compare(old, new)
+    lines = [f"other key: {'; '.join(changes.other_key)}"] if changes.other_key else ["same key"]
+    lines += [*figures(changes, old, new), f"groups: {changes.same} the same, {len(changes.changes)} regions changed"]
+    for change in changes.changes:
+        ref = change.refs[0] if change.refs else None
+        where = f"{ref.file} {ref.function} `{ref.code}`: " if ref else ""
+        lines.append(f"{change.kind}: {where}{describe(change)}")
+    return lines

@@ -1,0 +1,307 @@
+"""The guard's unit: fusion groups. Which ops share a kernel, over which shapes and dtypes, at which source lines.
+
+Kernel names and kernel ids never go in (they are renumbered), nor do times, line numbers or directories (they move
+with harmless edits). A group is what a reviewer would call "the kernel that does gelu and add in ``Block.forward``".
+"""
+
+from __future__ import annotations
+
+import io
+import tokenize
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fusionaudit.report.document import Document
+from fusionaudit.tensors import Tensor
+
+LOCK_FORMAT = 1
+LOCKED_PASSES = ("eager", "compiled", "imported")
+
+DTYPE_SHORT = {
+    "bool": "b8", "uint8": "u8", "int8": "i8", "int16": "i16", "uint16": "u16", "int32": "i32", "uint32": "u32",
+    "int64": "i64", "uint64": "u64", "float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64",
+    "complex32": "c32", "complex64": "c64", "complex128": "c128",
+}  # fmt: skip
+"""The names that torch.fx prints; a dtype that is not here keeps its own name."""
+
+ALIASING = frozenset(
+    "aten." + name
+    for name in (
+        "view", "_unsafe_view", "reshape", "permute", "transpose", "t", "expand", "slice", "select", "squeeze",
+        "unsqueeze", "detach", "alias", "as_strided", "split", "split_with_sizes", "unbind", "diagonal", "unfold",
+        "lift_fresh", "chunk", "narrow", "view_as", "expand_as", "flatten", "unflatten",
+    )
+)  # fmt: skip
+"""Ops that only rename memory: they never decide what shares a kernel, so they are no part of a group."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ref:
+    """A source line by what it says: file name, function and code. ``path`` and ``line`` tell where it is now
+    (``None`` from a lock) and are no part of the identity, so moved code stays the same."""
+
+    file: str
+    function: str
+    code: str
+    path: str | None = field(default=None, compare=False)
+    line: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """Where groups belong: a pass, and in it a compiled graph or a phase of the eager code.
+
+    ``kind``: ``forward``, ``backward``, ``optimizer``, ``inference``. ``graph`` is true for compiled code. ``place`` is
+    ``file function`` of what was compiled, ``inputs`` its signature, ``dynamic`` how many sizes are symbolic;
+    ``number`` tells apart two graphs that agree in all of that.
+    """
+
+    pass_name: str
+    kind: str
+    graph: bool = False
+    place: str = ""
+    inputs: tuple[str, ...] = ()
+    dynamic: int = 0
+    number: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """One fusion group of a section. Equal kernels of a section are one group with their ``launches`` counted.
+
+    ``what`` is ``kernel``, or ``break`` (graph break), ``sync`` (the host waits), ``skip`` (CUDA graph not used), which
+    launch nothing. ``ops`` are aten names in order; ``reads`` and ``writes`` are ``bf16[8,1024]``. ``bytes`` is the
+    sum over the launches, ``None`` if one is unknown. ``note`` is free text (a break's reason). ``nodes`` are the fx
+    nodes (only from a document): they lead to Inductor's reasons and are not compared.
+    """
+
+    section: Section
+    what: str = "kernel"
+    ops: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    refs: tuple[Ref, ...] = ()
+    launches: int = 1
+    bytes: int | None = None
+    note: str = field(default="", compare=False)
+    nodes: tuple[str, ...] = field(default=(), compare=False)
+    graph_ids: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def label(self) -> str:
+        """The ops as words."""
+        return " + ".join(self.ops) if self.ops else "(no aten op)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """What a lock holds for: other values cannot be judged against it. ``torch`` and ``triton`` without build tags."""
+
+    target: str
+    sm_count: int | None
+    torch: str
+    triton: str
+    engine: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lock:
+    """The groups of one program under one key. ``tool`` is the fusionaudit version that made it."""
+
+    key: Key
+    groups: tuple[Group, ...]
+    tool: str = ""
+    format: int = LOCK_FORMAT
+
+    @property
+    def passes(self) -> tuple[str, ...]:
+        """Names of the passes that have groups, in order."""
+        return tuple(dict.fromkeys(g.section.pass_name for g in self.groups))
+
+
+def short(tensor: Tensor) -> str:
+    """``bf16[8,1024]``; strides that are not row-major follow as ``bf16[8,1024](1,8)``."""
+    text = f"{DTYPE_SHORT.get(tensor.dtype, tensor.dtype)}[{','.join(map(str, tensor.shape))}]"
+    return text if tensor.is_contiguous else f"{text}({','.join(map(str, tensor.strides))})"
+
+
+def bare(code: str) -> str:
+    """A line of code without its comment and with single blanks: what stays the same when only comments change."""
+    text = code.strip()
+    if "#" in text:
+        try:
+            for token in tokenize.generate_tokens(io.StringIO(text).readline):
+                if token.type == tokenize.COMMENT and token.start[0] == 1:
+                    text = text[: token.start[1]]
+                    break
+        except (tokenize.TokenError, IndentationError, SyntaxError):
+            # An open bracket or string (one line of a longer statement): a comment there starts after two blanks.
+            text = text.split("  #")[0]
+    return " ".join(text.split())
+
+
+def key_of(document: Document) -> Key:
+    """Target, versions and engine of an audit. ``"unknown"`` where the document does not say."""
+    environment = document.get("environment") or {}
+    target = document.get("target") or {}
+    engine = str(document.get("engine"))
+
+    def version(name: str) -> str:
+        value = environment.get(name) or environment.get(f"{name}_version")
+        return str(value).split("+")[0] if value else "unknown"
+
+    return Key(
+        target=str(target.get("key") or target.get("name") or "unknown").replace(" ", "-"),
+        sm_count=target.get("sm_count"),
+        torch=version("torch"),
+        triton=version("triton"),
+        engine="deviceless" if engine == "deviceless" else "measured",
+    )
+
+
+class _Refs:
+    """Locations of a document as refs; the text comes from the document's own ``sources``."""
+
+    def __init__(self, document: Document) -> None:
+        self.sources: dict[str, dict[str, str]] = document.get("sources") or {}
+
+    def one(self, location: dict[str, Any] | None) -> Ref | None:
+        if not location:
+            return None
+        file, line = str(location["file"]), int(location["line"])
+        code = self.sources.get(file, {}).get(str(line), "")
+        name = file.replace("\\", "/").rsplit("/", 1)[-1]
+        return Ref(file=name, function=location.get("function") or "?", code=bare(code), path=file, line=line)
+
+    def all(self, locations: Iterable[dict[str, Any] | None]) -> tuple[Ref, ...]:
+        found = (self.one(x) for x in locations)
+        return tuple(dict.fromkeys(r for r in found if r is not None))
+
+
+def base_op(name: str) -> str:
+    """``aten.add`` for ``aten.add.Tensor``."""
+    return ".".join(name.split(".")[:2])
+
+
+def _ops(names: Sequence[str]) -> tuple[str, ...]:
+    ops = tuple(dict.fromkeys(base_op(n) for n in names))
+    return tuple(o for o in ops if o not in ALIASING) or ops
+
+
+def _tensors(data: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    """Tensors as text, in the order of the arguments."""
+    return tuple(short(Tensor.from_json(t)) for t in data)
+
+
+def _graph_sections(p: dict[str, Any], refs: _Refs) -> dict[str, Section]:
+    """A section for each graph that has kernels in the step, in order of their first kernel."""
+    by_id = {g["id"]: g for g in p["graphs"]}
+    out: dict[str, Section] = {}
+    taken: dict[Section, int] = {}
+    for kernel in p["kernels"]:
+        name = kernel.get("graph")
+        if name is None or name in out:
+            continue
+        graph = by_id.get(name, {})
+        first = next((c["location"] for c in graph.get("calls", []) if c.get("location")), kernel.get("location"))
+        place = refs.one(first)
+        section = Section(
+            pass_name=p["name"],
+            kind=graph.get("kind") or name.split("#")[0].rsplit("/", 1)[-1],
+            graph=True,
+            place=f"{place.file} {place.function}" if place else "",
+            inputs=_tensors(graph.get("inputs") or []),
+            dynamic=len(graph.get("symbols") or {}),
+        )
+        taken[section] = taken.get(section, 0) + 1
+        out[name] = replace(section, number=taken[section])
+    return out
+
+
+def _kernel_groups(p: dict[str, Any], refs: _Refs) -> list[Group]:
+    sections = _graph_sections(p, refs)
+    calls = {(g["id"], c["index"]): c for g in p["graphs"] for c in g["calls"]}
+    groups = []
+    for kernel in p["kernels"]:
+        graph = kernel.get("graph")
+        call = calls.get((graph, kernel.get("call")), {})
+        own = Section(pass_name=p["name"], kind=kernel.get("phase") or "forward")
+        groups.append(
+            Group(
+                section=sections.get(graph, own) if graph else own,
+                ops=_ops(kernel["ops"]) or (kernel["category"],),
+                reads=_tensors(kernel["reads"]),
+                writes=_tensors(kernel["writes"]),
+                refs=refs.all([kernel.get("location"), *call.get("locations", [])]),
+                bytes=kernel["global_bytes"],
+                nodes=tuple(kernel.get("nodes") or ()),
+                graph_ids=(graph,) if graph else (),
+            )
+        )
+    return groups
+
+
+def _event_groups(p: dict[str, Any], refs: _Refs) -> list[Group]:
+    """Graph breaks, host syncs and skipped CUDA graphs: they launch nothing and still decide what can fuse."""
+    section = Section(pass_name=p["name"], kind="events")
+    out = []
+    for what, op, rows in (
+        ("break", "graph break", p.get("breaks") or []),
+        ("sync", "", p.get("syncs") or []),
+        ("skip", "cudagraph skip", p.get("cudagraph_skips") or []),
+    ):
+        for row in rows:
+            out.append(
+                Group(
+                    section=section,
+                    what=what,
+                    ops=(op or base_op(row["name"]),),
+                    refs=refs.all([row.get("location")]),
+                    launches=0,
+                    bytes=0,
+                    note=" ".join(str(row.get("reason") or "").split())[:160],
+                )
+            )
+    return out
+
+
+def _identity(group: Group) -> tuple[object, ...]:
+    return (group.section, group.what, group.ops, group.reads, group.writes, group.refs)
+
+
+def merge(groups: Iterable[Group]) -> tuple[Group, ...]:
+    """Equal groups made one, launches and bytes added; in order of section, then of first appearance."""
+    merged: dict[tuple[object, ...], Group] = {}
+    for group in groups:
+        key = _identity(group)
+        seen = merged.get(key)
+        if seen is None:
+            merged[key] = group
+            continue
+        known = None if seen.bytes is None or group.bytes is None else seen.bytes + group.bytes
+        merged[key] = replace(
+            seen,
+            launches=seen.launches + group.launches,
+            bytes=known,
+            nodes=tuple(dict.fromkeys((*seen.nodes, *group.nodes))),
+            graph_ids=tuple(dict.fromkeys((*seen.graph_ids, *group.graph_ids))),
+        )
+    order = {s: i for i, s in enumerate(dict.fromkeys(g.section for g in merged.values()))}
+    return tuple(sorted(merged.values(), key=lambda g: order[g.section]))
+
+
+def groups_of(document: Document) -> tuple[Group, ...]:
+    """The fusion groups of an audit, pass by pass, in order of execution."""
+    refs = _Refs(document)
+    out: list[Group] = []
+    for p in document["passes"]:
+        if p["name"] in LOCKED_PASSES:
+            out += merge([*_kernel_groups(p, refs), *_event_groups(p, refs)])
+    return tuple(out)
+
+
+def lock_of(document: Document) -> Lock:
+    """The lock that describes this audit."""
+    tool = (document.get("tool") or {}).get("version") or ""
+    return Lock(key=key_of(document), groups=groups_of(document), tool=tool)

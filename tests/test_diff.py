@@ -1,0 +1,242 @@
+"""The gate: what passes, what fails, and that the message names the edited line."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+from guard_documents import LINES, MEGABYTE, at, compiled, document, eager, graph, kernel
+
+from fusionaudit.baseline import lock_of, read_lock, write_lock
+from fusionaudit.check import Allowed, CheckResult, Limits, check, limits_from
+from fusionaudit.diff import compare, tensor_bytes
+from fusionaudit.errors import AuditError
+from fusionaudit.explain import diff_lines
+
+LOCK = read_lock(write_lock(document()))
+
+
+def checked(doc: dict[str, Any], **limits: Any) -> CheckResult:
+    return check(doc, LOCK, Limits(**limits), today=datetime.date(2026, 1, 1))
+
+
+SPLIT = [
+    kernel(
+        ["aten.mul", "aten.add"], ["x", "scale", "bias"], ["b"], 10, graph="0/0/forward", call=0, nodes=["mul", "add"]
+    ),
+    kernel(["aten.gelu"], ["b"], ["c"], 12, graph="0/0/forward", call=1, nodes=["gelu"]),
+    kernel(["aten.mm"], ["c", "w"], ["d"], 13, graph="0/0/forward", call=2, nodes=["mm"]),
+]
+
+
+def test_the_same_program_is_the_same() -> None:
+    result = checked(document())
+    assert (result.verdict, result.exit_code, result.findings) == ("same", 0, ())
+    assert "compiled: launches 2 -> 2, bytes 29.4 MB -> 29.4 MB per step, graphs 1 -> 1" in result.lines
+    assert any(line.startswith("limits:") for line in result.lines)
+
+
+HARMLESS = {
+    "renamed variables": document(lines={n: t.replace("h", "hidden") for n, t in LINES.items()}),
+    "comments": document(lines={n: t + "  # as in the paper" for n, t in LINES.items()}),
+    "moved code": document(
+        eager_kernels=[{**k, "location": at(k["location"]["line"] + 40)} for k in eager()],
+        compiled_kernels=[{**k, "location": at(k["location"]["line"] + 40)} for k in compiled()],
+        graphs=[graph(locations=((50, 51, 52), (53,)))],
+        lines={n + 40: t for n, t in LINES.items()},
+    ),
+    "another build of torch": document(torch="2.13.0+cu130"),
+    "kernels renumbered": document(None, [{**k, "name": f"triton_{i}"} for i, k in enumerate(compiled(), 7)]),
+    "a gather touched a few rows more": document([{**k, "global_bytes": k["global_bytes"] + 40} for k in eager()]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("doc", HARMLESS.values(), ids=HARMLESS.keys())
+def test_harmless_edits_pass(doc: dict[str, Any]) -> None:
+    result = checked(doc)
+    assert (result.verdict, result.exit_code, result.findings) == ("same", 0, ())
+
+
+def test_another_file_name_and_function_name_pass() -> None:
+    def moved(place: dict[str, Any]) -> dict[str, Any]:
+        return {**place, "file": "/tmp/other/model.py", "function": "Layer.forward"}
+
+    made = graph()
+    made["calls"] = [
+        {**c, "locations": [moved(x) for x in c["locations"]], "location": moved(c["location"])} for c in made["calls"]
+    ]
+    doc = document(
+        [{**k, "location": moved(k["location"])} for k in eager()],
+        [{**k, "location": moved(k["location"])} for k in compiled()],
+        [made],
+        file="/tmp/other/model.py",
+    )
+    assert checked(doc).verdict == "same"
+
+
+def test_a_split_names_the_lost_edge_its_bytes_and_inductors_reason() -> None:
+    decision = {
+        "graph": "0/0/forward", "first": "op0", "second": "op1", "reason": "fusion would increase peak memory",
+        "cause": "memory", "first_nodes": ["add"], "second_nodes": ["gelu"], "shared_bytes": MEGABYTE,
+    }  # fmt: skip
+    doc = document(compiled_kernels=SPLIT, graphs=[graph(locations=((10, 11), (12,), (13,)))], decisions=[decision])
+    result = checked(doc)
+    assert result.exit_code == 1
+    (finding,) = result.findings
+    assert finding.rule == "FA115"
+    assert finding.severity == "error"
+    assert "was one kernel and is now 2: aten.mul + aten.add, aten.gelu" in finding.message
+    assert "aten.add -> aten.gelu shared a kernel, now f32[1024,1024] (4.19 MB) goes through memory" in finding.message
+    assert "1 launch -> 2, 16.8 MB -> 25.2 MB" in finding.message
+    assert finding.reason == "fusion would increase peak memory"
+    assert finding.avoidable_bytes == 2 * MEGABYTE
+
+
+def test_the_other_way_round_is_an_improvement() -> None:
+    lock = lock_of(document(compiled_kernels=SPLIT, graphs=[graph(locations=((10, 11), (12,), (13,)))]))
+    result = check(document(), lock)
+    assert (result.verdict, result.exit_code) == ("improved", 0)
+    assert "2 kernels are now one" in result.findings[0].message
+    must = check(document(), lock, Limits(require_locked=True))
+    assert (must.verdict, must.exit_code) == ("not locked in", 1)
+
+
+def inserted() -> dict[str, Any]:
+    """``h = h * 2`` added as line 12 (gelu and mm move down): free in the compiled kernel, one launch more in eager."""
+    first, second, third, fourth = eager()
+    new = kernel(["aten.mul.Tensor"], ["b"], ["b2"], 12)
+    late = [{**third, "location": at(13)}, {**fourth, "location": at(14)}]
+    fused = kernel(
+        ["aten.mul", "aten.add", "aten.gelu"], ["x", "scale", "bias"], ["c"], 10, graph="0/0/forward", call=0
+    )
+    product = kernel(["aten.mm"], ["c", "w"], ["d"], 14, graph="0/0/forward", call=1)
+    lines = {10: LINES[10], 11: LINES[11], 12: "h = h * 2", 13: LINES[12], 14: LINES[13]}
+    graphs = [graph(locations=((10, 11, 12, 13), (14,)))]
+    return document([first, second, new, *late], [fused, product], graphs, lines)
+
+
+def test_an_op_added_in_the_middle_names_its_line() -> None:
+    result = checked(inserted())
+    assert result.exit_code == 1
+    (finding,) = result.findings
+    assert finding.location is not None
+    assert finding.location.line == 12
+    assert "block.py:12 `h = h * 2`" in finding.message
+
+
+def test_another_dtype_fails_even_where_it_is_cheaper() -> None:
+    doc = document(
+        eager_kernels=[
+            kernel(["aten.mul.Tensor"], ["x", "scale"], ["a"], 10, dtype="bfloat16", bytes_each=MEGABYTE // 2),
+            *eager()[1:],
+        ]
+    )
+    result = checked(doc)
+    assert (result.verdict, result.exit_code) == ("changed", 1)
+    assert "f32[1024,1024] -> bf16[1024,1024]" in result.findings[0].message
+    assert result.findings[0].location is not None
+    assert result.findings[0].location.line == 10
+
+
+def test_a_graph_break_is_the_root_of_what_follows() -> None:
+    graphs = [graph(locations=((10, 11),)), graph("1/0/forward", locations=((12,), (13,)))]
+    second = [{**SPLIT[1], "graph": "1/0/forward", "call": 0}, {**SPLIT[2], "graph": "1/0/forward", "call": 1}]
+    doc = document(
+        compiled_kernels=[SPLIT[0], *second], graphs=graphs, lines={**LINES, 20: "print(h.shape)"},
+        breaks=[{"location": at(20), "reason": "builtin print"}],
+    )  # fmt: skip
+    result = checked(doc)
+    (finding,) = result.findings
+    assert finding.location is not None
+    assert finding.location.line == 20
+    assert "breaks the graph: builtin print" in finding.message
+    assert any("aten.add -> aten.gelu" in text for text in finding.evidence["changes"])
+
+
+def test_a_sync_fails() -> None:
+    doc = document(
+        lines={**LINES, 20: "if h.sum().item() > 0:"},
+        syncs=[{"name": "aten._local_scalar_dense.default", "location": at(20)}],
+    )
+    (finding,) = checked(doc).findings
+    assert finding.severity == "error"
+    assert "makes the host wait" in finding.message
+
+
+def test_dynamic_sizes_fail() -> None:
+    result = checked(document(graphs=[graph(symbols={"s0": 1024})]))
+    assert (result.verdict, result.exit_code) == ("changed", 1)
+    assert "symbolic" in result.findings[0].message
+
+
+def test_two_edits_far_apart_are_two_findings() -> None:
+    more = [kernel(["aten.sin"], ["d"], ["e"], 40), kernel(["aten.cos"], ["e"], ["f"], 90)]
+    doc = document(eager_kernels=[*eager(), *more], lines={**LINES, 40: "y = y.sin()", 90: "z = y.cos()"})
+    assert sorted(f.location.line for f in checked(doc).findings if f.location) == [40, 90]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"torch": "2.14.1"}, "torch 2.13.0 -> 2.14.1"),
+        ({"sms": 78}, "SM count 132 -> 78"),
+    ],
+)
+def test_another_key_cannot_be_judged(change: dict[str, Any], says: str) -> None:
+    result = checked(document(**change))
+    assert (result.verdict, result.exit_code) == ("cannot judge", 2)
+    assert says in "\n".join(result.lines)
+    assert result.findings == ()
+
+
+def test_a_blocking_note_or_a_missing_pass_cannot_be_judged() -> None:
+    doc = document()
+    doc["notes"] = [{"kind": "warm-cache", "text": "warm cache", "blocks": True, "remedy": "clear it"}]
+    assert checked(doc).exit_code == 2
+    doc = document()
+    doc["passes"] = doc["passes"][:1]
+    result = checked(doc)
+    assert result.exit_code == 2
+    assert "pass compiled" in "\n".join(result.lines)
+
+
+def test_limits_and_allow_list() -> None:
+    assert checked(inserted(), launches=1, bytes=2 * MEGABYTE).verdict == "changed"
+    allow = Allowed(match="h * 2", reason="scale fix, #12", expires=datetime.date(2026, 6, 1))
+    result = checked(inserted(), allow=(allow,))
+    assert result.exit_code == 0
+    assert any("scale fix, #12, until 2026-06-01" in line for line in result.lines)
+    late = check(inserted(), LOCK, Limits(allow=(allow,)), today=datetime.date(2026, 6, 2))
+    assert late.exit_code == 1
+
+
+def test_limits_are_read_from_a_table() -> None:
+    limits = limits_from({"launches": 2, "allow": [{"match": "x", "reason": "y", "expires": "2027-01-02"}]})
+    assert limits.launches == 2
+    assert limits.allow[0].expires == datetime.date(2027, 1, 2)
+    for table in (
+        {"lanches": 1},
+        {"allow": [{"match": "x"}]},
+        {"allow": [{"match": "x", "reason": "r", "expires": "soon"}]},
+    ):
+        with pytest.raises(AuditError):
+            limits_from(table)
+
+
+def test_diff_names_an_upgrade_group_by_group() -> None:
+    new = lock_of(document(compiled_kernels=SPLIT, graphs=[graph(locations=((10, 11), (12,), (13,)))], torch="2.14.1"))
+    lines = diff_lines(LOCK, new)
+    assert lines[0] == "other key: torch 2.13.0 -> 2.14.1"
+    assert sum(line.startswith("split:") for line in lines) == 1
+
+
+def test_nothing_is_invented_between_equal_locks() -> None:
+    changes = compare(LOCK, lock_of(document()))
+    assert changes.changes == ()
+    assert changes.same == 6
+
+
+@pytest.mark.parametrize(("text", "size"), [("bf16[8,16]", 256), ("f32[]", 4), ("i64[3](2)", 24), ("odd[3]", None)])
+def test_tensor_bytes(text: str, size: int | None) -> None:
+    assert tensor_bytes(text) == size
