@@ -26,7 +26,8 @@ from fusionaudit.trace.schema import Op
 
 H200 = Device(
     name="NVIDIA H200", key="h200", compute_capability=(9, 0), sm_count=132,
-    peak_bandwidth_bytes_per_s=4_800_000_000_000, threads_per_sm=2048, l2_bytes=60 * 2**20, peak_flops_per_s={"bfloat16": 989_000_000_000_000},
+    peak_bandwidth_bytes_per_s=4_800_000_000_000, threads_per_sm=2048, l2_bytes=60 * 2**20,
+    peak_flops_per_s={"bfloat16": 989_000_000_000_000},
 )  # fmt: skip
 FILE = "/home/ada/work/sum_abs.py"
 SOURCES = {
@@ -73,8 +74,8 @@ def sum_abs_program(engine: str = "nsys") -> Program:
                    ops=(4,), op_names=("aten.abs.default",), reads=(x,), writes=(y,), duration_ns=489_000,
                    location=here, start_ns=1_000, time_basis=basis),
             kernel(1, "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::func_wrapper_t<"
-                   "float, at::native::sum_functor<float, float, float>::operator()(at::TensorIterator&)::{lambda(float,"
-                   " float)#1}>, unsigned int, float, 4, 4>>(at::native::ReduceOp<float, float>)", category="reduction",
+                   "float, at::native::sum_functor<float, float, float>::operator()(at::TensorIterator&)::{lambda("
+                   "float, float)#1}>, unsigned int, float, 4, 4>>(at::native::ReduceOp<float, float>)", category="reduction",
                    ops=(5,), op_names=("aten.sum.default",), reads=(y,), writes=(out,), duration_ns=265_000,
                    location=here, start_ns=496_000, registers=40, time_basis=basis),
         ),

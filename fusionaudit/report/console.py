@@ -126,12 +126,13 @@ def _finding(document: Document, finding: dict[str, Any], width: int) -> list[Te
     if source is not None:
         text = f"  {finding['location']['line']:>4} | "
         out.append(Text(text, style="dim").append(w.shorten(source, width - len(text)), style="not dim"))
-    for label, text in (
+    facts: tuple[tuple[str, str | None], ...] = (
         ("why", finding.get("reason")), ("do", finding.get("remedy")),
         ("verified", w.verification_text(finding.get("verification"))),
-    ):  # fmt: skip
-        if text:
-            first, *rest = _wrap(text, width, f"  {label}: ", "      ")
+    )  # fmt: skip
+    for label, fact in facts:
+        if fact:
+            first, *rest = _wrap(fact, width, f"  {label}: ", "      ")
             first.stylize("dim", 0, len(label) + 4)
             out += [first, *rest]
     return out

@@ -148,3 +148,33 @@ def total(kernels: Sequence[dict[str, Any]], key: str) -> int | None:
     """Sum of a figure over kernels; ``None`` where one is unknown."""
     values = [k.get(key) for k in kernels]
     return None if None in values else sum(v for v in values if v is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """Where each kernel of a pass stands: (start, duration) in ns from the step's start.
+
+    ``recorded`` is false where starts are not known and the kernels are put end to end; ``timed`` is false where
+    durations are not known either and each kernel is one microsecond wide.
+    """
+
+    spans: tuple[tuple[int, int], ...]
+    recorded: bool
+    timed: bool
+
+
+def timeline(p: dict[str, Any]) -> Timeline:
+    """The kernels of a pass on a time axis."""
+    kernels = p["kernels"]
+    timed = bool(kernels) and all(k["duration_ns"] is not None for k in kernels)
+    recorded = timed and all(k["start_ns"] is not None for k in kernels)
+    if recorded:
+        first = min(k["start_ns"] for k in kernels)
+        spans = [(k["start_ns"] - first, k["duration_ns"]) for k in kernels]
+    else:
+        at, spans = 0, []
+        for k in kernels:
+            width = k["duration_ns"] if timed else 1000
+            spans.append((at, width))
+            at += width
+    return Timeline(spans=tuple(spans), recorded=recorded, timed=timed)

@@ -6,6 +6,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
+from fusionaudit.tensors import Tensor
+
 Document = dict[str, Any]
 
 UNKNOWN = "-"
@@ -193,13 +195,14 @@ def verification_text(check: dict[str, Any] | None) -> str:
         )
         if check.get(key) is not None
     ]  # fmt: skip
-    text = check["verdict"] + (f": {plain(check['reason'])}" if check.get("reason") else "")
+    text = str(check["verdict"]) + (f": {plain(check['reason'])}" if check.get("reason") else "")
     return text + (f" ({', '.join(times)})" if times else "")
 
 
 def refuted(finding: dict[str, Any]) -> bool:
     """A run on the GPU showed that the finding is worth nothing."""
-    return bool(finding.get("verification")) and finding["verification"]["verdict"] == "refuted"
+    check = finding.get("verification") or {}
+    return bool(check.get("verdict") == "refuted")
 
 
 def find_pass(document: Document, name: str) -> dict[str, Any] | None:
@@ -248,3 +251,8 @@ def target_line(document: Document) -> str:
     words.append(f"times {' and '.join(times)}" if times else "no times")
     words.append("bytes modelled")
     return "; ".join(words)
+
+
+def tensor_bytes(tensor: dict[str, Any]) -> int | None:
+    """Bytes of the distinct elements of a tensor of the document."""
+    return Tensor.from_json(tensor).nbytes
