@@ -202,9 +202,9 @@ def read_lock(text: str, *, name: str = "fusion.lock") -> Lock:
         raise AuditError(f"{name}: the lock is empty", remedy=_REMEDY)
     conflict = _CONFLICT.search(text)
     if conflict:
-        line = text.count("\n", 0, conflict.start()) + 1
+        at = text.count("\n", 0, conflict.start()) + 1
         raise AuditError(
-            f"{name}:{line}: merge conflict marks in the lock", remedy=f"resolve the merge, then {_REMEDY}"
+            f"{name}:{at}: merge conflict marks in the lock", remedy=f"resolve the merge, then {_REMEDY}"
         )
     lines = iter(enumerate(text.splitlines(), start=1))
     header = _header(lines, name)

@@ -6,16 +6,12 @@ from collections.abc import Sequence
 
 from fusionaudit.diff import Change, Changes, compare, graph_counts
 from fusionaudit.groups import Group, Lock, Section
+from fusionaudit.report.wording import format_bytes
 
 
 def megabytes(size: int | None) -> str:
-    """Bytes for a reader: ``16.8 MB``."""
-    if size is None:
-        return "unknown bytes"
-    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if abs(size) >= scale:
-            return f"{size / scale:.3g} {unit}"
-    return f"{size} B"
+    """Bytes for a reader (``16.8 MB``)."""
+    return "unknown bytes" if size is None else format_bytes(size)
 
 
 def place(section: Section) -> str:

@@ -1,0 +1,208 @@
+"""``expect``: free outside of a capture, a region inside one, and FA116 where it does not hold."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import fusionaudit
+from fusionaudit.capture import marks
+from fusionaudit.config import Config
+from fusionaudit.expectations import expect
+from fusionaudit.findings import Finding, Location
+from fusionaudit.program.expectation import Expectation, read_region, region_name
+from fusionaudit.program.model import Kernel, Op, Pass, Program
+from fusionaudit.rules import fa116
+
+FILE = "/home/a/block.py"
+
+
+class Recorder:
+    """A capture that writes down the regions."""
+
+    def __init__(self, compiling: bool = False) -> None:
+        self.names: list[str] = []
+        self.depth = 0
+        self.compiling = compiling
+
+    def step(self) -> None: ...
+
+    def enter_region(self, name: str) -> None:
+        self.names.append(name)
+        self.depth += 1
+
+    def exit_region(self) -> None:
+        self.depth -= 1
+
+    def is_compiling(self) -> bool:
+        return self.compiling
+
+
+@pytest.fixture
+def recorder() -> Iterator[Recorder]:
+    active = Recorder()
+    marks.activate(active)
+    yield active
+    marks.activate(None)
+
+
+def test_the_public_name_is_this_class() -> None:
+    assert fusionaudit.expect is expect
+
+
+def test_outside_of_a_capture_nothing_happens() -> None:
+    with expect(max_kernels=1) as entered:
+        assert entered._region is None
+
+
+def test_importing_it_needs_no_torch() -> None:
+    code = "import fusionaudit, sys\nwith fusionaudit.expect(max_kernels=1): pass\nprint('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_a_block_becomes_a_region_with_its_lines(recorder: Recorder) -> None:
+    for _ in range(2):
+        with expect(max_kernels=1, fused=["aten.gelu", "aten.add"]):
+            assert recorder.depth == 1
+    assert recorder.depth == 0
+    (first, entry), (second, next_entry) = (read_region(n) or pytest.fail(n) for n in recorder.names)
+    assert first == second
+    assert next_entry == entry + 1
+    assert (first.max_kernels, first.fused) == (1, ("aten.gelu", "aten.add"))
+    assert first.file == __file__
+    assert first.last_line == first.first_line + 1
+
+
+def test_a_head_over_several_lines_and_an_exception(recorder: Recorder) -> None:
+    with (
+        pytest.raises(ValueError, match="x"),
+        expect(
+            max_bytes=10,
+        ),
+    ):
+        raise ValueError("x")
+    found = read_region(recorder.names[0])
+    assert found is not None
+    assert found[0].last_line - found[0].first_line == 6
+    assert recorder.depth == 0
+
+
+def test_the_decorator_names_the_function_and_keeps_it(recorder: Recorder) -> None:
+    @expect(kernel="rms_norm")
+    def norm(x: int) -> int:
+        """Doc."""
+        return x + 1
+
+    assert (norm(1), norm.__name__, norm.__doc__) == (2, "norm", "Doc.")
+    found = read_region(recorder.names[0])
+    assert found is not None
+    assert found[0].kernel == "rms_norm"
+    assert found[0].last_line - found[0].first_line == 3
+
+
+def test_traced_code_opens_no_region() -> None:
+    active = Recorder(compiling=True)
+    marks.activate(active)
+    try:
+        with expect(max_kernels=1):
+            pass
+    finally:
+        marks.activate(None)
+    assert active.names == []
+
+
+def test_it_breaks_no_graph_under_torch_compile() -> None:
+    torch = pytest.importorskip("torch")
+
+    @torch.compile(backend="eager", fullgraph=True)  # type: ignore[untyped-decorator]
+    def f(x: Any) -> Any:
+        with expect(max_kernels=1, fused=["aten.sin"]):
+            y = x.sin()
+        return g(y)
+
+    @expect(max_kernels=1)
+    def g(x: Any) -> Any:
+        return x.cos()
+
+    assert f(torch.zeros(3)).tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("name", [None, "attention", "expect {", "expect []", 'expect {"at":[1]}'])
+def test_other_regions_are_no_expectations(name: str | None) -> None:
+    assert read_region(name) is None
+
+
+WHAT = Expectation(max_kernels=1, fused=("aten.gelu", "aten.add"), file=FILE, first_line=10, last_line=14)
+
+
+def region(entry: int, what: Expectation = WHAT) -> str:
+    return region_name(what, entry)
+
+
+def findings(compiled: list[Kernel], eager_regions: list[str] | None = None) -> list[Finding]:
+    ops = tuple(Op(id=i, name="aten.add.Tensor", region=r) for i, r in enumerate(eager_regions or [region(1)]))
+    passes = (
+        Pass(name="eager", engine="deviceless", ops=ops),
+        Pass(name="compiled", engine="deviceless", kernels=tuple(compiled)),
+    )
+    return list(fa116.check(Program(engine="deviceless", device=None, passes=passes), Config()))
+
+
+def kernel(number: int, *ops: str, line: int | None = None, **given: Any) -> Kernel:
+    place = None if line is None else Location(file=FILE, line=line)
+    return Kernel(id=number, name=f"triton_{number}", category="pointwise", op_names=ops, location=place, **given)
+
+
+def test_one_fused_kernel_in_the_region_is_silent() -> None:
+    assert findings([kernel(0, "aten.add", "aten.gelu", region=region(7))]) == []
+
+
+def test_each_entry_is_judged_alone() -> None:
+    kernels = [kernel(i, "aten.add", "aten.gelu", region=region(i)) for i in range(12)]
+    assert findings(kernels) == []
+
+
+def test_two_kernels_in_one_entry_fail() -> None:
+    kernels = [kernel(0, "aten.add", region=region(3)), kernel(1, "aten.gelu", region=region(3))]
+    (finding,) = findings(kernels)
+    assert finding.severity == "error"
+    assert "2 kernels ran, declared at most 1" in finding.message
+    assert "aten.add and aten.gelu do not share a kernel (they are spread over 2 kernels)" in finding.message
+    assert finding.location == Location(file=FILE, line=10)
+    assert finding.kernel_ids == (0, 1)
+
+
+def test_inside_a_compiled_graph_the_lines_decide() -> None:
+    fused = kernel(0, "aten.add", "aten.gelu", line=11, graph="0/0/forward")
+    after = kernel(1, "aten.mm", line=20, graph="0/0/forward")
+    backward = kernel(2, "aten.gelu_backward", line=12, graph="0/0/backward", phase="backward")
+    assert findings([fused, after, backward]) == []
+    split = [kernel(0, "aten.add", line=11, graph="g"), kernel(1, "aten.gelu", line=12, graph="g")]
+    assert len(findings(split)) == 1
+    twice = [region(1), region(2)]
+    assert findings([fused, fused], twice) == []
+    assert "do not share" in findings(split, twice)[0].message
+
+
+def test_bytes_and_names() -> None:
+    what = Expectation(max_bytes=100, kernel="rms", file=FILE, first_line=10, last_line=14)
+    small = kernel(0, "aten.add", region=region(1, what), read_bytes=60, write_bytes=40)
+    (finding,) = findings([small], [region(1, what)])
+    assert finding.message == "declared fusion did not happen: no kernel named 'rms' ran"
+    named = Kernel(id=0, name="my_rms_kernel", category="opaque", region=region(1, what), read_bytes=61, write_bytes=40)
+    (finding,) = findings([named], [region(1, what)])
+    assert "101 bytes moved, declared at most 100" in finding.message
+
+
+def test_an_expected_op_that_never_ran() -> None:
+    (finding,) = findings([])
+    assert "none of them ran" in finding.message
+
+
+def test_a_program_without_declarations_is_silent() -> None:
+    assert findings([kernel(0, "aten.add")], ["attention"]) == []
