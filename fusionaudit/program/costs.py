@@ -166,9 +166,12 @@ def _scatter(op: Op) -> Bytes:
     if root in ("embedding_dense_backward", "nll_loss_backward", "nll_loss2d_backward"):
         return _operands(op) if root.startswith("embedding") else _loss_backward(op)
     found = reads(op)
-    if not found or found[0].itemsize is None or found[0].nbytes is None:
+    if not found:
         return None, None
     target, others = found[0], found[1:]
+    itemsize, target_bytes = target.itemsize, target.nbytes
+    if itemsize is None or target_bytes is None:
+        return None, None
     floats = [t for t in others if t.dtype == target.dtype and not (t.dtype.startswith("int") and len(others) == 1)]
     indices = [t for t in others if t not in floats]
     if root.startswith(("index_put", "_index_put", "_unsafe_index_put")):
@@ -185,14 +188,14 @@ def _scatter(op: Op) -> Bytes:
         elements = indices[0].numel if indices else None
     if elements is None:
         return None, None
-    touched = min(elements * target.itemsize, target.nbytes)
+    touched = min(elements * itemsize, target_bytes)
     moved = total_bytes(others)
     if moved is None:
         return None, None
     accumulates = root in ("scatter_add", "scatter_reduce", "index_add", "index_reduce")
     read, write = moved + (touched if accumulates else 0), touched
     if not op.mutated:
-        read, write = read + target.nbytes, write + target.nbytes
+        read, write = read + target_bytes, write + target_bytes
     return read, write
 
 

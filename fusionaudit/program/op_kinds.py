@@ -23,9 +23,9 @@ VIEW = _names(
     "empty empty_like empty_strided new_empty new_empty_strided resize set _resize_output is_same_size sym_size "
     "sym_stride sym_numel sym_storage_offset size stride result_type is_contiguous is_strides_like_format "
     "_nested_view_from_buffer hsplit vsplit dsplit tensor_split conj resolve_conj resolve_neg _has_same_storage_numel "
-    "_version set_data output_nr requires_grad retain_grad numpy_T matrix_H _sparse_coo_tensor_unsafe "
-    "_assert_async _assert_scalar _assert_tensor_metadata sym_constrain_range sym_constrain_range_for_size "
-    "record_stream _backward is_complex is_floating_point is_inference is_nonzero_sym detach_copy_alias"
+    "_version output_nr requires_grad retain_grad numpy_T matrix_H _sparse_coo_tensor_unsafe "
+    "_assert_scalar _assert_tensor_metadata sym_constrain_range sym_constrain_range_for_size record_stream "
+    "is_complex is_floating_point is_inference"
 )
 """No kernel: another view of the same storage, an allocation, or metadata only."""
 

@@ -1,0 +1,41 @@
+"""The rule catalogue: one module a rule, each with ``CODE``, ``TITLE``, a docstring for users, and ``check``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from fusionaudit.config import Config
+from fusionaudit.findings import Finding
+from fusionaudit.program.model import Program
+from fusionaudit.rules import fa101, fa102, fa103, fa104, fa105, fa107, fa112
+
+
+class Rule(Protocol):
+    """What a rule module offers."""
+
+    CODE: str
+    TITLE: str
+    __doc__: str | None
+
+    def check(self, program: Program, config: Config) -> Iterator[Finding]:
+        """The rule's findings in a program. Pure."""
+        ...
+
+
+RULES: tuple[Rule, ...] = (fa101, fa102, fa103, fa104, fa105, fa107, fa112)
+"""All rules in order of their codes."""
+
+
+def run_rules(program: Program, config: Config) -> list[Finding]:
+    """The findings of all rules that the configuration wants, each fingerprint once, in order of the rules."""
+    seen: set[str] = set()
+    out: list[Finding] = []
+    for rule in RULES:
+        if not config.wants(rule.CODE):
+            continue
+        for finding in rule.check(program, config):
+            if finding.fingerprint not in seen:
+                seen.add(finding.fingerprint)
+                out.append(finding)
+    return out

@@ -1,0 +1,95 @@
+"""From chains to findings: equal chains of one line become one finding, with their bytes and times added up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fusionaudit.config import Config
+from fusionaudit.findings import Finding
+from fusionaudit.program.chains import Chain, chains
+from fusionaudit.program.costs import sum_known
+from fusionaudit.program.model import Pass, Program
+from fusionaudit.rules.judging import compiled_away, fused_saving_ns, human_bytes, human_time, short, worth
+from fusionaudit.rules.library_ops import match
+from fusionaudit.rules.repeats import claimed_ops
+
+_KEPT = 8
+_memo: list[tuple[Pass, tuple[Chain, ...]]] = []
+
+
+def chains_of(p: Pass) -> tuple[Chain, ...]:
+    """:func:`chains` of the pass, worked out once for all rules that ask."""
+    for known, found in _memo:
+        if known is p:
+            return found
+    result = chains(p)
+    _memo.append((p, result))
+    del _memo[:-_KEPT]
+    return result
+
+
+def eager_like(program: Program) -> list[Pass]:
+    """The passes whose own ops chains are looked for in: what was recorded eagerly, or an import."""
+    return [p for p in program.passes if p.name == "eager" or p.name.startswith("imported")]
+
+
+def grouped(found: Sequence[Chain]) -> list[list[Chain]]:
+    """Chains with the same ops at the same line together, in order of first execution."""
+    out: dict[tuple[object, ...], list[Chain]] = {}
+    for chain in found:
+        where = chain.location and (chain.location.file, chain.location.line)
+        out.setdefault((chain.kind, chain.ops, where, chain.phase), []).append(chain)
+    return list(out.values())
+
+
+def chain_findings(
+    rule: str, program: Program, config: Config, wanted: Sequence[tuple[Pass, Sequence[Chain]]], what: str, remedy: str
+) -> Iterator[Finding]:
+    """One finding for each group of equal chains; ``what`` ends the message's first part (``one kernel would ...``)."""
+    for p, found in wanted:
+        claimed = claimed_ops(program, p, config)
+        by_id = {op.id: op for op in p.ops}
+        for group in grouped(found):
+            first = group[0]
+            ids = [i for c in group for i in c.op_ids]
+            avoidable = sum_known(c.avoidable_bytes for c in group)
+            saving = sum_known(
+                fused_saving_ns(program, p, c.kernel_ids, c.minimum_bytes, c.avoidable_bytes) for c in group
+            )
+            judged = worth(program, p, config, saving_ns=saving, avoidable_bytes=avoidable)
+            severity, reason = judged.severity, None
+            if sum(i in claimed for i in ids) * 2 >= len(ids):
+                severity, reason = "info", "part of a loop over parameters or time steps that FA106 or FA202 reports"
+            elif compiled_away(program, p, [by_id[i] for i in ids if i in by_id]):
+                severity, reason = "info", "torch.compile in the script already takes these ops into its graphs"
+            pattern = match(first.ops)
+            times = f" ({len(group)} times a step)" if len(group) > 1 else ""
+            message = f"{first.launches} kernels ({short(first.ops)}){times} {what}: "
+            message += f"{human_bytes(avoidable)} a step need not move"
+            if saving:
+                message += f", about {human_time(saving)}"
+            yield Finding(
+                rule=rule,
+                pass_name=p.name,
+                severity=severity,
+                message=message,
+                ops=first.ops,
+                op_ids=tuple(ids),
+                kernel_ids=tuple(k for c in group for k in c.kernel_ids),
+                location=first.location,
+                avoidable_bytes=avoidable,
+                saving_ns=saving,
+                basis=judged.basis,
+                reason=reason,
+                remedy=f"use {pattern.call}, one kernel; or torch.compile" if pattern is not None else remedy,
+                confidence="high" if p.name == "eager" else "medium",
+                evidence={
+                    "launches": first.launches,
+                    "times": len(group),
+                    "global_bytes": sum_known(c.global_bytes for c in group),
+                    "minimum_bytes": sum_known(c.minimum_bytes for c in group),
+                    "share_of_step": judged.share,
+                    **({"library": pattern.name} if pattern is not None else {}),
+                },
+                key=first.phase,
+            )

@@ -1,0 +1,202 @@
+"""Copies and casts between kernels that a fused kernel would not make.
+
+What: a kernel that only moves or casts: between two kernels that could read or write the wanted form themselves, the
+same tensor cast again and again within a step, or (compiled) a copy that Inductor put in for a layout or a mutation.
+
+Why it costs: a copy reads and writes its tensor once for no work. A float32 weight of 4M elements cast to bfloat16 in
+each of 64 calls moves 1.6 GB a step.
+
+How it is measured: eager: chains of copies with at most one kernel of work (dataflow), casts of one value repeated in
+a step, and copies between two kernels that cannot fuse. Compiled: generated kernels whose ops only move or cast, apart
+from casts of parameters (FA108 has those).
+
+When it is wrong: a copy can be wanted: to keep a value that is overwritten later, or as a layout that makes a following
+matmul or convolution faster.
+
+What to do: cast or lay out once, outside the loop; let the producer write the wanted dtype; keep one memory format
+throughout; torch.compile the region.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from fusionaudit.config import Config
+from fusionaudit.findings import Finding
+from fusionaudit.program.chains import Chain
+from fusionaudit.program.costs import op_bytes, sum_known
+from fusionaudit.program.dataflow import Flow, Step, dataflow
+from fusionaudit.program.model import Kernel, Pass, Program
+from fusionaudit.program.op_kinds import CAST, COPY
+from fusionaudit.rules.chain_findings import chain_findings, chains_of, eager_like
+from fusionaudit.rules.judging import compiled_away, human_bytes, human_time, kernel_ns, short, worth
+from fusionaudit.rules.library_ops import roots
+from fusionaudit.rules.repeats import claimed_ops
+
+CODE = "FA105"
+TITLE = "copies and casts between kernels that a fused kernel would not make"
+
+_MOVING = CAST | COPY
+_LAYOUT_ONLY = frozenset({"view", "permute", "transpose", "t", "slice", "select", "unsqueeze", "squeeze", "expand",
+                          "split", "split_with_sizes", "unbind", "alias", "detach", "reshape", "_unsafe_view",
+                          "as_strided"})  # fmt: skip
+_REMEDY = "write the wanted dtype or layout in the kernel before (torch.compile does), or convert once outside the loop"
+
+
+def is_copying(chain: Chain) -> bool:
+    """At most one op of the chain works; the others only move or cast, after or around it."""
+    names = roots(chain.ops)
+    working = [n for n in names if n not in _MOVING]
+    if len(working) == len(names) or len(working) > 1:
+        return False
+    return chain.kind == "elementwise" or names[0] == (working or names[:1])[0]
+
+
+def check(program: Program, config: Config) -> Iterator[Finding]:
+    """Eager chains of copies, repeated casts, copies between opaque kernels; compiled copy kernels."""
+    passes = eager_like(program)
+    wanted = [
+        (p, [c for c in chains_of(p) if c.kind in ("elementwise", "matmul_epilogue") and is_copying(c)]) for p in passes
+    ]
+    text = "only move or cast what the kernel beside them could read or write in that form"
+    yield from chain_findings(CODE, program, config, wanted, text, _REMEDY)
+    for p in passes:
+        yield from _loose_copies(program, p, config)
+    compiled = program.get("compiled")
+    if compiled is not None:
+        yield from _compiled_copies(program, compiled, config)
+
+
+def _loose_copies(program: Program, p: Pass, config: Config) -> Iterator[Finding]:
+    """Casts of one value made several times, and copies between kernels that cannot take them in."""
+    flow = dataflow(p)
+    taken = {i for c in chains_of(p) for i in c.op_ids} | claimed_ops(program, p, config)
+    repeated: dict[tuple[object, ...], list[Step]] = defaultdict(list)
+    between: dict[tuple[object, ...], list[Step]] = defaultdict(list)
+    for step in flow.steps:
+        if step.kind not in ("cast", "copy") or not step.uses or not step.op.outputs or step.op.mutated:
+            continue
+        value, source = step.uses[0]
+        target = step.op.outputs[0]
+        where = step.op.location and (step.op.location.file, step.op.location.line)
+        if step.kind == "cast":
+            repeated[(value, source.offset, source.shape, target.dtype, where)].append(step)
+        if step.op.id not in taken and _is_between(flow, step):
+            between[(step.op.name, where, source.dtype, target.dtype)].append(step)
+    used: set[int] = set()
+    for group in repeated.values():
+        if len(group) > 1:
+            used.update(s.op.id for s in group)
+            what = f"one {group[0].uses[0][1].dtype} tensor is cast {len(group)} times a step"
+            yield _finding(program, p, config, group, group[1:], what, "cast it once and keep the result")
+    for group in between.values():
+        rest = [s for s in group if s.op.id not in used]
+        if rest:
+            what = f"{len(rest)} {short([rest[0].op.name])} kernel(s) a step stand between two kernels"
+            yield _finding(program, p, config, rest, rest, what, _REMEDY)
+
+
+def _is_between(flow: Flow, step: Step) -> bool:
+    """Made by a kernel of this step, read by kernels of this step only."""
+    made = any(v in flow.maker for v, _ in step.uses)
+    return made and all(not flow.leaves(v, frozenset(flow.readers.get(v, ()))) for v, _ in step.makes)
+
+
+def _finding(
+    program: Program, p: Pass, config: Config, group: list[Step], spared: list[Step], what: str, remedy: str
+) -> Finding:
+    avoidable = sum_known(b for s in spared for b in op_bytes(s.op))
+    kernels = {k.id: k for k in p.kernels}
+    times = [kernel_ns(kernels[k], program.device) for s in spared for k in s.kernels]
+    saving = sum_known(times)
+    judged = worth(program, p, config, saving_ns=saving, avoidable_bytes=avoidable)
+    away = compiled_away(program, p, [s.op for s in group]) and _is_gone(program, group)
+    return Finding(
+        rule=CODE,
+        pass_name=p.name,
+        severity="info" if away else judged.severity,
+        message=f"{what}: {human_bytes(avoidable)} a step need not move"
+        + (f", about {human_time(saving)}" if saving else ""),
+        ops=(group[0].op.name,),
+        op_ids=tuple(s.op.id for s in group),
+        kernel_ids=tuple(k for s in group for k in s.kernels),
+        location=group[0].op.location,
+        avoidable_bytes=avoidable,
+        saving_ns=saving,
+        basis=judged.basis,
+        reason="torch.compile in the script takes these copies away" if away else None,
+        remedy=remedy,
+        confidence="high" if p.name == "eager" else "medium",
+        evidence={"copies": len(group), "share_of_step": judged.share},
+        key=f"{group[0].op.phase} {group[0].op.outputs[0].dtype}",
+    )
+
+
+def _is_gone(program: Program, group: list[Step]) -> bool:
+    """No kernel of the compiled pass still does only this: same dtypes and size."""
+    compiled = program.get("compiled")
+    wanted = {(s.uses[0][1].dtype, s.op.outputs[0].dtype, s.op.outputs[0].numel) for s in group}
+    left = sum(
+        k.graph is not None
+        and bool(k.reads and k.writes)
+        and only_moves(k)
+        and (k.reads[0].dtype, k.writes[0].dtype, k.writes[0].numel) in wanted
+        for k in (compiled.kernels if compiled is not None else ())
+    )
+    return left * 2 < len(group)
+
+
+def only_moves(kernel: Kernel) -> bool:
+    """A kernel whose ops only move, cast or re-view."""
+    names = set(roots(kernel.op_names))
+    if kernel.graph is None or not names:
+        return False
+    return names <= _MOVING | _LAYOUT_ONLY and bool(names & _MOVING)
+
+
+def _compiled_copies(program: Program, p: Pass, config: Config) -> Iterator[Finding]:
+    """Kernels of the graphs that only move or cast something that is not a parameter."""
+    groups: dict[tuple[object, ...], list[Kernel]] = defaultdict(list)
+    for kernel in p.kernels:
+        if not only_moves(kernel) or all(t.is_parameter for t in kernel.reads) or not kernel.reads:
+            continue
+        where = kernel.location and (kernel.location.file, kernel.location.line)
+        groups[(kernel.graph, where, kernel.op_names)].append(kernel)
+    for (_, _, names), group in groups.items():
+        avoidable = sum_known(k.global_bytes for k in group)
+        saving = sum_known(kernel_ns(k, program.device) for k in group)
+        judged = worth(program, p, config, saving_ns=saving, avoidable_bytes=avoidable)
+        ops = group[0].op_names
+        yield Finding(
+            rule=CODE,
+            pass_name=p.name,
+            severity=judged.severity,
+            message=f"Inductor made {len(group)} kernel(s) a step that only copy or cast ({short(ops)}): "
+            f"{human_bytes(avoidable)}" + (f", about {human_time(saving)}" if saving else ""),
+            ops=ops,
+            kernel_ids=tuple(k.id for k in group),
+            location=group[0].location,
+            avoidable_bytes=avoidable,
+            saving_ns=saving,
+            basis=judged.basis,
+            reason=_why(group[0]),
+            remedy="keep one dtype and memory format on both sides; update in place what is written whole",
+            evidence={"op_root": op_root_names(group[0]), "share_of_step": judged.share},
+            graph=group[0].graph,
+            key=str(names),
+        )
+
+
+def op_root_names(kernel: Kernel) -> list[str]:
+    """Distinct op names of the kernel, for the evidence."""
+    return list(dict.fromkeys(roots(kernel.op_names)))
+
+
+def _why(kernel: Kernel) -> str:
+    source, target = kernel.reads[0], kernel.writes[0] if kernel.writes else None
+    if target is not None and source.dtype != target.dtype:
+        return f"a cast from {source.dtype} to {target.dtype} found no kernel to join"
+    if target is not None and source.strides != target.strides:
+        return "the next kernel wants another memory layout"
+    return "a value that is overwritten or returned is kept in a copy of its own"

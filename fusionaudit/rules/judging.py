@@ -1,0 +1,171 @@
+"""How much a finding is worth: modelled times, savings, and the severity that follows from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fusionaudit.config import Config
+from fusionaudit.device import Device
+from fusionaudit.findings import Basis, Severity
+from fusionaudit.program.model import Kernel, Pass, Program
+from fusionaudit.trace.schema import Op
+
+_ATTAINABLE_FLOPS = 0.7
+"""Share of the datasheet's FLOP rate that large cuBLAS matmuls reach (nvjet in the H200 captures: 0.6 to 0.8)."""
+_FASTEST_KERNEL_NS = 1200
+"""The shortest kernels in the H200 captures take 1.1 to 1.3 us on the device however little they do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worth:
+    """``saving_ns`` per step with its basis (``None``: not known), its share of the step, and the severity."""
+
+    severity: Severity
+    saving_ns: int | None
+    basis: Basis | None
+    share: float | None = None
+
+
+def _flops(kernel: Kernel) -> float | None:
+    """Multiply-adds of a matmul or convolution from its operands: 2 sqrt(|A| |B| |C|) is 2mnk for matrices."""
+    sizes = sorted((t.numel for t in (*kernel.reads, *kernel.writes) if t.numel > 1), reverse=True)
+    if len(sizes) < 3:
+        return None
+    return 2 * math.sqrt(sizes[0] * sizes[1] * sizes[2])
+
+
+def kernel_ns(kernel: Kernel, device: Device | None) -> int | None:
+    """The kernel's time: as the pass has it, else for a matmul a model (bytes or FLOPs, whatever takes longer)."""
+    if kernel.duration_ns is not None:
+        return kernel.duration_ns
+    if device is None:
+        return None
+    moved = device.transfer_ns(kernel.global_bytes)
+    if kernel.category not in ("matmul", "convolution", "template", "attention"):
+        return None if moved is None else max(moved, device.launch_ns)
+    flops = _flops(kernel)
+    half = any(t.dtype in ("bfloat16", "float16") for t in kernel.reads)
+    rates = device.peak_flops_per_s or {}
+    rate = rates.get("bfloat16" if half else "float32") or rates.get("float16" if half else "tf32")
+    computed = round(flops / (rate * _ATTAINABLE_FLOPS) * 1e9) if flops and rate else None
+    known = [t for t in (moved, computed) if t is not None]
+    return max((*known, device.launch_ns)) if known else None
+
+
+def step_ns(p: Pass, device: Device | None) -> int | None:
+    """GPU time of the step from all kernels that have one; ``None`` if none has."""
+    times = [t for t in (kernel_ns(k, device) for k in p.kernels) if t is not None]
+    return sum(times) if times else None
+
+
+def is_launch_bound(p: Pass, device: Device | None) -> bool:
+    """The launches of the step take the host longer than the kernels take the device."""
+    busy = step_ns(p, device)
+    return device is not None and busy is not None and busy < 1.5 * device.launch_ns * len(p.kernels)
+
+
+def pass_basis(p: Pass) -> Basis:
+    """Basis of a saving in this pass: durations were measured and the saving is modelled from them, or all is
+    predicted."""
+    return "predicted" if p.engine == "deviceless" else "modelled"
+
+
+def merged_ns(p: Pass, device: Device | None, kernels: Sequence[Kernel], minimum_bytes: int | None) -> int | None:
+    """Time of one kernel in place of these: its bytes at the attainable bandwidth, no less than a smallest kernel."""
+    if device is None:
+        return None
+    moved = device.transfer_ns(minimum_bytes)
+    if moved is None:
+        return None
+    if p.engine == "deviceless":
+        return max(moved, device.launch_ns)
+    shortest = min((k.duration_ns for k in kernels if k.duration_ns is not None), default=_FASTEST_KERNEL_NS)
+    return max(moved, min(shortest, _FASTEST_KERNEL_NS))
+
+
+def worth(program: Program, p: Pass, config: Config, *, saving_ns: int | None, avoidable_bytes: int | None) -> Worth:
+    """Severity by the share of the step's time that is saved; where no time is known, by the share of its bytes."""
+    limits = config.thresholds
+    total = step_ns(p, program.device)
+    basis: Basis | None = None if saving_ns is None else pass_basis(p)
+    if saving_ns is not None and total:
+        share = saving_ns / total
+        return Worth(
+            severity="warning" if share >= limits.min_time_share else "info",
+            saving_ns=saving_ns,
+            basis=basis,
+            share=round(share, 4),
+        )
+    moved = p.global_bytes
+    large = (
+        avoidable_bytes is not None
+        and avoidable_bytes >= limits.min_bytes
+        and (not moved or avoidable_bytes >= limits.min_byte_share * moved)
+    )
+    return Worth(severity="warning" if large else "info", saving_ns=saving_ns, basis=basis)
+
+
+def fused_saving_ns(
+    program: Program, p: Pass, kernel_ids: Iterable[int], minimum_bytes: int | None, avoidable_bytes: int | None
+) -> int | None:
+    """Time saved where one kernel takes the place of these; from bytes alone where their times are not known."""
+    wanted = set(kernel_ids)
+    kernels = [k for k in p.kernels if k.id in wanted]
+    times = [kernel_ns(k, program.device) for k in kernels]
+    after = merged_ns(p, program.device, kernels, minimum_bytes)
+    if not kernels or after is None or any(t is None for t in times):
+        return None if program.device is None else program.device.transfer_ns(avoidable_bytes)
+    return max(0, sum(t for t in times if t is not None) - after)
+
+
+def compiles_itself(program: Program) -> bool:
+    """True where the script calls torch.compile on its own (the capture says so)."""
+    return bool(program.environment.get("uses_compile"))
+
+
+def compiled_away(program: Program, p: Pass, ops: Sequence[Op]) -> bool:
+    """In the eager pass of a script that compiles itself: these ops run inside its compiled graphs anyway.
+
+    What is left of them there is judged in the compiled pass (FA105, FA108, FA111, FA112).
+    """
+    compiled = program.get("compiled")
+    if p.name != "eager" or compiled is None or not compiles_itself(program) or not ops:
+        return False
+    loose = {(o.name, o.location and (o.location.file, o.location.line)) for o in compiled.ops}
+    return not all((o.name, o.location and (o.location.file, o.location.line)) in loose for o in ops)
+
+
+def human_bytes(count: int | None) -> str:
+    """``1.07 GB``; decimal units, as datasheets and Nsight count."""
+    if count is None:
+        return "an unknown number of bytes"
+    value = float(count)
+    for unit in ("B", "KB", "MB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} GB"
+
+
+def human_time(ns: int | None) -> str:
+    """``12.3 us``; empty where not known."""
+    if ns is None:
+        return ""
+    return f"{ns / 1000:.3g} us" if ns < 1_000_000 else f"{ns / 1e6:.3g} ms"
+
+
+def short(ops: Iterable[str]) -> str:
+    """Op names for a message: ``abs, sum``; repeats folded, at most eight names."""
+    out: list[str] = []
+    counts: list[int] = []
+    for op in ops:
+        name = op.split(".")[1] if "." in op else op
+        if out and out[-1] == name:
+            counts[-1] += 1
+        else:
+            out.append(name)
+            counts.append(1)
+    texts = [n if c == 1 else f"{n} x{c}" for n, c in zip(out, counts, strict=True)]
+    return ", ".join(texts) if len(texts) <= 8 else ", ".join(texts[:7]) + f" and {len(texts) - 7} more"

@@ -1,0 +1,154 @@
+"""Loops in a step: the same work for each parameter, or for each time step (each turn waits for the last)."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass
+
+from fusionaudit.config import Config
+from fusionaudit.findings import Location
+from fusionaudit.program.costs import category, op_kind
+from fusionaudit.program.dataflow import dataflow
+from fusionaudit.program.model import Pass, Program
+from fusionaudit.rules.judging import kernel_ns
+from fusionaudit.trace.schema import Op
+
+_MANY_PARAMETERS = 4
+"""Parameters from which a per-parameter loop is one: below, foreach saves less than its own set-up."""
+_LOOPED = {"pointwise", "cast", "copy", "fill", "random", "reduction"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """Ops of one loop: ``kind`` parameters or recurrence, how many turns, and the ops of the whole loop in order."""
+
+    kind: str
+    turns: int
+    ops: tuple[Op, ...]
+    names: tuple[str, ...]
+    location: Location | None
+    phase: str
+
+
+_memo: list[tuple[Pass, Config, tuple[Loop, ...]]] = []
+
+
+def loops(program: Program, p: Pass, config: Config) -> tuple[Loop, ...]:
+    """All loops of the pass; worked out once for all rules that ask."""
+    for known, with_config, found in _memo:
+        if known is p and with_config == config:
+            return found
+    result = (*parameter_loops(p), *recurrences(program, p, config))
+    _memo.append((p, config, result))
+    del _memo[:-8]
+    return result
+
+
+def claimed_ops(program: Program, p: Pass, config: Config) -> frozenset[int]:
+    """Ids of ops that a loop finding speaks for, so that chain rules need not."""
+    return frozenset(op.id for loop in loops(program, p, config) for op in loop.ops)
+
+
+def parameter_loops(p: Pass) -> tuple[Loop, ...]:
+    """Elementwise and norm work done tensor by tensor over many tensors: in the optimizer, or in place on parameters.
+
+    Grouped by line; a loop has the same op at least once for each of several different storages.
+    """
+    by_line: dict[tuple[object, ...], list[Op]] = defaultdict(list)
+    for op in p.ops:
+        if category(op) is None or op_kind(op) not in _LOOPED or op.phase == "backward":
+            continue
+        in_place = [op.inputs[i] for i in op.mutated if i < len(op.inputs)]
+        if op.phase == "optimizer" or any(t.is_parameter for t in in_place):
+            where = op.location and (op.location.file, op.location.line)
+            by_line[(op.phase, where)].append(op)
+    out = []
+    for (phase, _), ops in by_line.items():
+        touched: dict[str, set[str]] = defaultdict(set)
+        for op in ops:
+            for tensor in op.inputs[:1]:
+                if tensor.storage is not None and tensor.numel > 1:
+                    touched[op.name].add(tensor.storage)
+        looped = {name for name, storages in touched.items() if len(storages) >= _MANY_PARAMETERS}
+        mine = tuple(op for op in ops if op.name in looped)
+        if not mine:
+            continue
+        out.append(
+            Loop(
+                kind="parameters",
+                turns=max(len(touched[name]) for name in looped),
+                ops=mine,
+                names=tuple(dict.fromkeys(op.name for op in mine)),
+                location=mine[0].location,
+                phase=str(phase),
+            )
+        )
+    return tuple(out)
+
+
+def recurrences(program: Program, p: Pass, config: Config) -> tuple[Loop, ...]:
+    """The same small op from one line again and again, each depending on the one before (an RNN as a Python loop)."""
+    flow = dataflow(p)
+    kernels = {k.id: k for k in p.kernels}
+    last: dict[tuple[object, ...], int] = {}
+    depth: dict[int, int] = {}
+    by_key: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    # turns[i]: for the op at i, how many earlier runs of the same op (line, shapes) its inputs depend on in a row.
+    carried: list[dict[tuple[object, ...], int]] = []
+    for step in flow.steps:
+        where = step.op.location and (step.op.location.file, step.op.location.line)
+        key: tuple[object, ...] = (step.op.name, where, tuple(t.shape for t in step.op.outputs), step.op.phase)
+        before: dict[tuple[object, ...], int] = {}
+        for value, _ in step.uses:
+            maker = flow.maker.get(value)
+            if maker is not None:
+                for k, n in carried[maker].items():
+                    before[k] = max(before.get(k, 0), n)
+        before[key] = before.get(key, 0) + 1
+        depth[step.index] = before[key]
+        carried.append(before)
+        by_key[key].append(step.index)
+        last[key] = step.index
+    in_loop: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    turns: dict[tuple[object, ...], int] = {}
+    for key, indices in by_key.items():
+        longest = max(depth[i] for i in indices)
+        times = [kernel_ns(kernels[k], program.device) for i in indices for k in flow.steps[i].kernels]
+        known = [t for t in times if t is not None]
+        if longest < config.thresholds.loop_repeats or not known:
+            continue
+        if statistics.median(known) > config.thresholds.small_kernel_ns:
+            continue
+        group: tuple[object, ...] = (key[3],)
+        in_loop[group].extend(indices)
+        turns[group] = max(turns.get(group, 0), longest)
+    # Work of each turn that does not depend on the last turn (projections of the input) belongs to the loop as well.
+    out = []
+    for group, indices in in_loop.items():
+        files = {s.op.location.file for s in (flow.steps[i] for i in indices) if s.op.location is not None}
+        lines = [s.op.location.line for s in (flow.steps[i] for i in indices) if s.op.location is not None]
+        extra = [
+            i
+            for key, found in by_key.items()
+            for i in found
+            if key[3] == group[0] and len(found) >= turns[group] and _within(flow.steps[i].op, files, lines)
+        ]
+        members = sorted(set(indices) | set(extra))
+        ops = tuple(flow.steps[i].op for i in members)
+        out.append(
+            Loop(
+                kind="recurrence",
+                turns=turns[group],
+                ops=ops,
+                names=tuple(dict.fromkeys(op.name for op in ops)),
+                location=flow.steps[min(indices)].op.location,
+                phase=str(group[0]),
+            )
+        )
+    return tuple(out)
+
+
+def _within(op: Op, files: set[str], lines: list[int]) -> bool:
+    place = op.location
+    return place is not None and place.file in files and min(lines) - 3 <= place.line <= max(lines) + 3
