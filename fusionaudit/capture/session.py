@@ -1,0 +1,398 @@
+"""Makes a capture: chooses the engine, runs the script once for each pass in a child, writes the manifest."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import fusionaudit
+from fusionaudit.capture.child import BOOTSTRAP
+from fusionaudit.capture.environment import Facts, device_of, probe
+from fusionaudit.capture.manifest import CapturedPass, Manifest, write_manifest
+from fusionaudit.capture.nsys import (
+    INSTALL,
+    Nsys,
+    cupti_environment,
+    export_report,
+    find_nsys,
+    message,
+    profile_command,
+)
+from fusionaudit.capture.process import Ended, describe_code, real_descriptor, run_child
+from fusionaudit.capture.spec import TARGETS, PassOutcome, PassSpec
+from fusionaudit.device import find_target
+from fusionaudit.errors import AuditError
+
+Engine = Literal["auto", "nsys", "kineto", "deviceless"]
+PASSES = ("eager", "compiled", "clean", "clean_eager")
+DEVICELESS_PASSES = ("eager", "compiled")
+DEFAULT_TARGET = "h100"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What to run and how.
+
+    ``passes`` empty: all that the engine makes; ``clean`` stands for itself and ``clean_eager``. ``steps`` and
+    ``warmup`` go to the manifest for the analysis. ``target`` names the GPU of the deviceless engine. With
+    ``machine_output`` the script's stdout goes to stderr. ``variant`` is what a sweep changes. ``progress`` gets one line at a time.
+    """
+
+    script: str | None = None
+    module: str | None = None
+    arguments: tuple[str, ...] = ()
+    out: Path | None = None
+    engine: Engine = "auto"
+    passes: tuple[str, ...] = ()
+    steps: int | None = None
+    warmup: int | None = None
+    nsys: str | None = None
+    timeout_s: float | None = None
+    target: str | None = None
+    quiet: bool = False
+    shapes_only: bool = False
+    python: str = sys.executable
+    machine_output: bool = False
+    variant: dict[str, Any] | None = None
+    progress: Callable[[str], None] | None = None
+
+
+@dataclass
+class _Session:
+    options: RunOptions
+    folder: Path
+    engine: str
+    facts: Facts
+    nsys: Nsys | None
+    device: dict[str, Any] | None
+    passes: list[CapturedPass] = field(default_factory=list)
+    notes: list[dict[str, Any]] = field(default_factory=list)
+    compiled_for_user: str = ""
+    records: int = 0
+
+    def say(self, text: str) -> None:
+        if self.options.progress is not None and not self.options.quiet:
+            self.options.progress(text)
+
+    def note(
+        self, kind: str, text: str, remedy: str = "", *, blocks: bool = False, pass_name: str | None = None
+    ) -> None:
+        self.notes.append({"kind": kind, "text": text, "remedy": remedy, "blocks": blocks, "pass_name": pass_name})
+
+    def write(self) -> None:
+        options = self.options
+        program = ["-m", options.module] if options.module else [options.script]
+        write_manifest(
+            self.folder,
+            Manifest(
+                engine=self.engine, command=tuple(str(p) for p in (*program, *options.arguments)),
+                passes=tuple(self.passes), device=self.device, environment=self.facts.environment(),
+                options={
+                    "steps": options.steps, "warmup": options.warmup, "shapes_only": options.shapes_only,
+                    "compiled_for_user": self.compiled_for_user, "notes": self.notes,
+                },
+                created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            ),
+        )  # fmt: skip
+
+
+def run_capture(options: RunOptions) -> Path:
+    """Run the script in its passes and give the capture folder.
+
+    A pass that fails ends the capture: its exit code and last words are in the manifest, what was captured stays.
+    AuditError (with the folder named) where nothing at all could be captured, and on Ctrl-C (exit code 130).
+    """
+    _check_program(options)
+    names = _pass_names(options)
+    engine, nsys, facts, why = choose_engine(options)
+    device = _device(options, engine, facts)
+    names = tuple(n for n in names if engine != "deviceless" or n in DEVICELESS_PASSES) or DEVICELESS_PASSES
+    folder = make_folder(options)
+    session = _Session(options=options, folder=folder, engine=engine, facts=facts, nsys=nsys, device=device)
+    session.say(f"engine {engine}: {why}")
+    if engine == "nsys" and facts.gpu is None:
+        session.note(
+            "no-gpu",
+            f"no GPU: {facts.reason or 'torch sees none'}; nsys saw no kernels",
+            "--engine deviceless needs none",
+        )
+    try:
+        session.write()
+        for name in names:
+            if not _run_pass(session, name, first=not session.passes):
+                break
+        session.write()
+    except OSError as error:
+        raise AuditError(f"{folder}: {error.strerror or error}", remedy="what was captured is kept there") from None
+    finally:
+        shutil.rmtree(folder / "cache", ignore_errors=True)
+        shutil.rmtree(folder / "cupti", ignore_errors=True)
+    if session.compiled_for_user:
+        session.say(session.compiled_for_user)
+    _raise_if_empty(session)
+    session.say(f"capture: {folder}")
+    return folder
+
+
+def _check_program(options: RunOptions) -> None:
+    if (options.script is None) == (options.module is None):
+        raise AuditError("give a script or a module", remedy="fusionaudit run SCRIPT.py [ARGS], or -m MODULE [ARGS]")
+    if options.script is not None:
+        path = Path(options.script)
+        if not path.exists():
+            raise AuditError(f"{path}: no such file", remedy="give the path of a Python script")
+        if path.is_dir():
+            raise AuditError(f"{path}: is a folder", remedy="give a Python script, or -m MODULE")
+        if not os.access(path, os.R_OK):
+            raise AuditError(f"{path}: cannot be read", remedy="check its permissions")
+
+
+def _pass_names(options: RunOptions) -> tuple[str, ...]:
+    unknown = sorted(set(options.passes) - set(PASSES))
+    if unknown:
+        raise AuditError(f"unknown pass {unknown[0]!r}", remedy="known: eager, compiled, clean")
+    wanted = set(options.passes or PASSES)
+    if "clean" in wanted:
+        wanted.add("clean_eager")
+    # The eager pass comes first where it is asked for: it finds what to compile in the others.
+    return tuple(name for name in PASSES if name in wanted)
+
+
+def choose_engine(options: RunOptions) -> tuple[str, Nsys | None, Facts, str]:
+    """(engine, nsys if it is used, facts of the machine, why) for the options; AuditError where it cannot be had."""
+    wanted = options.engine
+    nsys = find_nsys(options.nsys) if wanted in ("auto", "nsys") else None
+    if wanted == "nsys" and nsys is None:
+        raise AuditError("nsys is not installed here", remedy=f"{INSTALL}; or use --engine kineto")
+    facts = probe(options.python)
+    if wanted == "kineto" and facts.gpu is None:
+        raise AuditError(
+            f"the kineto engine needs a GPU: {facts.reason or 'torch sees none'}", remedy="use --engine deviceless"
+        )
+    if wanted == "nsys":
+        gpu = (
+            facts.gpu["name"] if facts.gpu else f"no GPU ({facts.reason or 'torch sees none'}): no kernel will be seen"
+        )
+        return "nsys", nsys, facts, f"nsys {nsys.text if nsys else ''}, {gpu}"
+    if wanted == "deviceless" or facts.gpu is None:
+        why = "asked for" if wanted == "deviceless" else f"no GPU ({facts.reason or 'torch sees none'})"
+        return "deviceless", None, facts, f"{why}; nothing is measured, launches are predicted"
+    name = facts.gpu["name"]
+    if wanted == "kineto":
+        return "kineto", None, facts, f"asked for; {name}"
+    if nsys is not None:
+        return "nsys", nsys, facts, f"nsys {nsys.text}, {name}"
+    return "kineto", None, facts, f"{name}, nsys not found"
+
+
+def _device(options: RunOptions, engine: str, facts: Facts) -> dict[str, Any] | None:
+    if engine == "deviceless":
+        return find_target(options.target or DEFAULT_TARGET).to_json()
+    if options.target is not None:
+        raise AuditError("--target is for the deviceless engine", remedy="add --engine deviceless")
+    return None if facts.gpu is None else device_of(facts.gpu).to_json()
+
+
+def make_folder(options: RunOptions) -> Path:
+    """The new capture folder: ``--out``, or ``fusionaudit-<script>-<time>`` here; one that exists is never overwritten."""
+    if options.out is not None:
+        folder = Path(options.out).absolute()
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise AuditError(f"{folder}: exists and is not empty", remedy="give --out a new folder")
+    else:
+        name = Path(options.script).stem if options.script else (options.module or "module")
+        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+        folder = Path.cwd() / f"fusionaudit-{name}-{stamp}"
+        for number in range(2, 100):
+            if not folder.exists():
+                break
+            folder = Path.cwd() / f"fusionaudit-{name}-{stamp}-{number}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe_file = folder / ".writable"
+        probe_file.touch()
+        probe_file.unlink()
+    except OSError as error:
+        raise AuditError(f"{folder}: {error.strerror}", remedy="give --out a folder that can be written") from None
+    return folder
+
+
+def _environment(session: _Session, name: str, pass_folder: Path) -> dict[str, str]:
+    cache = session.folder / "cache"
+    environment = dict(os.environ)
+    environment["TORCHINDUCTOR_CACHE_DIR"] = str(cache / "inductor")
+    environment["TRITON_CACHE_DIR"] = str(cache / "triton")
+    if name == "compiled":
+        # A hit in these caches skips the scheduler, and with it the log of what was fused and why not.
+        environment["TORCHINDUCTOR_FX_GRAPH_CACHE"] = "0"
+        environment["TORCHINDUCTOR_AUTOGRAD_CACHE"] = "0"
+        if session.engine != "deviceless":
+            environment["TORCH_TRACE"] = str(pass_folder / "structured")
+    if session.nsys is not None:
+        environment.update(cupti_environment(session.nsys, session.facts.cuda, session.folder / "cupti"))
+    return environment
+
+
+def _run_pass(session: _Session, name: str, *, first: bool) -> bool:
+    """One pass; true where the next may run. The pass is added to the session whatever happened."""
+    options, pass_folder = session.options, session.folder / name
+    pass_folder.mkdir()
+    session.say(f"{name} pass ...")
+    with contextlib.ExitStack() as stack:
+        if first:
+            out = real_descriptor("stderr" if options.machine_output else "stdout")
+            err = real_descriptor("stderr")
+        else:
+            # The user has seen what the script prints; later passes print it into the capture.
+            out = stack.enter_context((pass_folder / "stdout.txt").open("wb")).fileno()
+            err = stack.enter_context((pass_folder / "stderr.txt").open("wb")).fileno()
+        ended, tool_output = _execute(session, name, pass_folder, out, err)
+    captured = _collect(session, name, pass_folder, ended, tool_output)
+    session.passes.append(captured)
+    if captured.error is not None and not first:
+        _show_tail(session, pass_folder / "stderr.txt")
+    session.write()
+    if ended.interrupted:
+        raise AuditError(f"interrupted in the {name} pass; the capture is kept: {session.folder}", exit_code=130)
+    return captured.returncode == 0 and captured.error is None
+
+
+def _execute(session: _Session, name: str, pass_folder: Path, out: int | None, err: int | None) -> tuple[Ended, str]:
+    """Run the child of one pass, under nsys where that is the engine; gives what nsys printed."""
+    options = session.options
+    under_nsys = session.nsys is not None
+    spec = PassSpec(
+        name=name, engine=session.engine, folder=str(pass_folder), script=options.script, module=options.module,
+        arguments=options.arguments, targets=str(session.folder / TARGETS), device=session.device,
+        shapes_only=options.shapes_only,
+    )  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        fds: tuple[int, ...] = ()
+        if under_nsys:
+            # nsys prints to its stdout and stderr; the script keeps the real ones through descriptors of their own.
+            copies = [os.dup(fd) if fd is not None else None for fd in (out, err)]
+            for copy in copies:
+                if copy is not None:
+                    stack.callback(os.close, copy)
+            fds = tuple(copy for copy in copies if copy is not None)
+            spec = replace(spec, stdout=copies[0], stderr=copies[1], umask=_umask())
+        path = pass_folder / "spec.json"
+        spec.write(path)
+        root = str(Path(fusionaudit.__file__).parent.parent)
+        command = [options.python, "-c", BOOTSTRAP, str(path), root]
+        tool_path = pass_folder / "nsys.txt"
+        if session.nsys is not None:
+            tool = stack.enter_context(tool_path.open("wb"))
+            command = profile_command(session.nsys, pass_folder / "trace", command)
+            out = err = tool.fileno()
+        ended = run_child(
+            command,
+            environment=_environment(session, name, pass_folder),
+            stdout=out, stderr=err, pass_fds=fds, timeout_s=options.timeout_s,
+        )  # fmt: skip
+    return ended, tool_path.read_text(errors="replace") if under_nsys else ""
+
+
+def _umask() -> int:
+    current = os.umask(0o077)
+    os.umask(current)
+    return current
+
+
+def _collect(session: _Session, name: str, pass_folder: Path, ended: Ended, tool_output: str) -> CapturedPass:
+    """What the pass left behind, and what went wrong in one line."""
+    outcome = PassOutcome.read(pass_folder)
+    returncode, error = _verdict(session, ended, outcome)
+    trace: Path | None = None
+    if session.nsys is not None:
+        trace, problem = _export(session, pass_folder, tool_output)
+        error = error or problem
+    elif (pass_folder / "trace.json.gz").exists():
+        trace = pass_folder / "trace.json.gz"
+    if outcome is not None:
+        session.records += int(outcome.facts.get("records") or 0)
+        if outcome.compiled_for_user:
+            session.compiled_for_user = outcome.compiled_for_user
+            if name == "compiled":
+                session.note("compiled-for-you", outcome.compiled_for_user, pass_name=name)
+    (pass_folder / "spec.json").unlink(missing_ok=True)
+
+    def existing(relative: str) -> str | None:
+        path = pass_folder / relative
+        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+            return None
+        return f"{name}/{relative}"
+
+    return CapturedPass(
+        name=name,
+        trace=None if trace is None else f"{name}/{trace.name}",
+        ops=existing("ops.jsonl") or existing("ops.rank0.jsonl"),
+        log=existing("torch_logs.txt") or existing("torch_logs.rank0.txt"),
+        structured=existing("structured"),
+        resources=existing("resources.json"),
+        returncode=returncode,
+        error=error,
+        wall_s=round(ended.wall_s, 3) if outcome is None else outcome.facts.get("wall_s"),
+    )
+
+
+def _verdict(session: _Session, ended: Ended, outcome: PassOutcome | None) -> tuple[int, str | None]:
+    """(exit code of the script, one line on what went wrong or None)."""
+    if ended.interrupted:
+        return 130, "interrupted (Ctrl-C)"
+    if ended.timed_out:
+        return 124, f"stopped after {session.options.timeout_s:g} s (--timeout)"
+    if outcome is None:
+        code = ended.returncode
+        if code == 0:
+            return (
+                0,
+                "the script left the process in a way that could not be followed; the end of the recording is missing",
+            )
+        return code, f"the script ended with {describe_code(code)}"
+    if outcome.problem is not None:
+        return outcome.exit_code, f"the capture failed: {outcome.problem}"
+    if outcome.exit_code:
+        said = f" ({outcome.error})" if outcome.error else ""
+        return outcome.exit_code, f"the script ended with {describe_code(outcome.exit_code)}{said}"
+    return 0, None
+
+
+def _export(session: _Session, pass_folder: Path, tool_output: str) -> tuple[Path | None, str | None]:
+    """The SQLite export of the pass's report, or why there is none. The report itself holds the environment: it goes."""
+    report = pass_folder / "trace.nsys-rep"
+    if not report.exists():
+        return None, f"nsys made no report: {message(tool_output)}"
+    session.say(f"{pass_folder.name}: exporting")
+    try:
+        exported = export_report(report, pass_folder, nsys=session.nsys.path if session.nsys else None)
+    except AuditError as error:
+        return None, error.message
+    report.unlink()
+    return exported, None
+
+
+def _show_tail(session: _Session, path: Path) -> None:
+    """The end of what a later pass printed: its traceback would else be hidden in the capture."""
+    with contextlib.suppress(OSError):
+        for line in path.read_text(errors="replace").splitlines()[-15:]:
+            session.say(f"| {line}")
+
+
+def _raise_if_empty(session: _Session) -> None:
+    failed = [p for p in session.passes if p.returncode or p.error]
+    if not failed:
+        return
+    last = failed[-1]
+    where = f"{last.name} pass: {last.error}"
+    finished = [p for p in session.passes if not p.returncode and not p.error]
+    if not finished and not session.records:
+        raise AuditError(f"{where}; nothing was captured", remedy=f"the files are in {session.folder}")
+    session.say(f"{where}; finished passes are kept")
