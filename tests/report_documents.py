@@ -75,7 +75,8 @@ def sum_abs_program(engine: str = "nsys") -> Program:
                    location=here, start_ns=1_000, time_basis=basis),
             kernel(1, "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::func_wrapper_t<"
                    "float, at::native::sum_functor<float, float, float>::operator()(at::TensorIterator&)::{lambda("
-                   "float, float)#1}>, unsigned int, float, 4, 4>>(at::native::ReduceOp<float, float>)", category="reduction",
+                   "float, float)#1}>, unsigned int, float, 4, 4>>(at::native::ReduceOp<float, float>)",
+                   category="reduction",
                    ops=(5,), op_names=("aten.sum.default",), reads=(y,), writes=(out,), duration_ns=265_000,
                    location=here, start_ns=496_000, registers=40, time_basis=basis),
         ),

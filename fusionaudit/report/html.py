@@ -1,0 +1,108 @@
+"""The audit as one HTML file: no network, works from ``file://``, safe with any text that a capture carries.
+
+Static parts (verdict, passes, findings, Inductor, notes) are written here through jinja2 with autoescape; the timeline,
+plot and kernel table are drawn by the page's script from a JSON block. The content security policy allows that one
+script and style by hash, and nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+from importlib import resources
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from fusionaudit.report import cards
+from fusionaudit.report import wording as w
+from fusionaudit.report.page_data import page_data
+from fusionaudit.report.private import public_environment, scrub
+from fusionaudit.report.rows import shown_passes
+
+Document = dict[str, Any]
+
+_SCRIPTS = ("page.js", "timeline.js", "plot.js", "table.js")
+_TOP_FINDINGS = 6
+_OPEN_CARDS = 3
+
+
+def render_html(document: Document, diff: dict[str, Any] | None = None) -> str:
+    """The page. ``diff``: a ``dataclasses.asdict`` of :class:`fusionaudit.diff.Changes`, shown as its own section."""
+    document = scrub(document)
+    tone, sentence = w.verdict(document)
+    style, script = _asset("page.css"), "\n".join(_asset(name) for name in _SCRIPTS)
+    found = cards.finding_cards(document)
+    return _environment().get_template("page.html").render(
+        document=document,
+        tone=tone,
+        sentence=sentence,
+        target=w.target_line(document),
+        passes=shown_passes(document),
+        comparison=cards.comparison_rows(document),
+        cards=found,
+        top=found[:_TOP_FINDINGS],
+        open_cards=_OPEN_CARDS,
+        inductor=cards.inductor_views(document),
+        most_decisions=cards.MOST_DECISIONS,
+        diff=cards.diff_view(scrub(diff)),
+        environment=_facts(document),
+        data=_json_block(page_data(document)),
+        style=Markup(style),
+        script=Markup(script),
+        policy="default-src 'none'; "
+        f"script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'",
+    )  # fmt: skip
+
+
+def _facts(document: Document) -> list[tuple[str, str]]:
+    facts = [
+        ("fusionaudit", str(document["tool"].get("version") or "")),
+        ("engine", document["engine"]),
+        ("made", document.get("created") or ""),
+    ]
+    for key, value in public_environment(document["environment"]).items():
+        if value not in (None, "", [], {}):
+            facts.append((w.plain(key).replace("_", " "), w.plain(_flat(value))))
+    source = document["target"].get("source")
+    if source:
+        facts.append(("target figures", w.plain(source)))
+    return [(k, v) for k, v in facts if v]
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {_flat(v)}" for k, v in value.items() if v not in (None, ""))
+    if isinstance(value, (list, tuple)):
+        return " ".join(_flat(v) for v in value)
+    return str(value)
+
+
+def _json_block(data: Any) -> Markup:
+    """JSON that cannot end the script element or open a comment in it: ``<``, ``>`` and ``&`` are escaped."""
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _asset(name: str) -> str:
+    return resources.files("fusionaudit.report.templates").joinpath(name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FunctionLoader(_asset),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
