@@ -13,7 +13,7 @@ from fusionaudit.errors import EXIT_ERROR, EXIT_FINDINGS, EXIT_OK, AuditError
 from fusionaudit.explain import describe, figures
 from fusionaudit.findings import Finding, Location, Severity
 from fusionaudit.groups import Lock, Ref, lock_of
-from fusionaudit.report.document import Document
+from fusionaudit.report.document import Document, finding_json
 
 Outcome = Literal["regression", "changed", "improvement", "same"]
 _NEAR_LINES = 6
@@ -300,3 +300,14 @@ def _verdict(results: Sequence[Outcome], limits: Limits) -> tuple[Any, int]:
     if "improvement" in results:
         return ("not locked in", EXIT_FINDINGS) if limits.require_locked else ("improved", EXIT_OK)
     return "same", EXIT_OK
+
+
+def document_with(document: Document, result: CheckResult) -> Document:
+    """The audit's document with the check's findings in front and its exit code: what the reports render."""
+    findings = [finding_json(f) for f in result.findings]
+    notes = list(document["notes"])
+    if result.exit_code == EXIT_ERROR and not any(n["blocks"] for n in notes):
+        text = f"cannot judge against the lock: {result.lines[1] if len(result.lines) > 1 else ''}"
+        remedy = result.lines[2].removeprefix("  -> ") if len(result.lines) > 2 else ""
+        notes.append({"kind": "other-key", "text": text, "remedy": remedy, "blocks": True, "pass": None})
+    return {**document, "findings": findings + document["findings"], "notes": notes, "exit_code": result.exit_code}

@@ -48,8 +48,8 @@ def _event(change: Change) -> str:
     return f"{verb} {what}" + (f": {group.note}" if group.note else "")
 
 
-def describe(change: Change, reason: str | None = None) -> str:
-    """One change in words, with the figures before and after."""
+def describe(change: Change, reason: str | None = None, *, costs: bool = True) -> str:
+    """One change in words; with ``costs`` launches and bytes before and after."""
     old, new = change.old, change.new
     if (new or old)[0].what != "kernel":
         return f"{change.pass_name}: {_event(change)}"
@@ -89,7 +89,7 @@ def describe(change: Change, reason: str | None = None) -> str:
         )
     if reason:
         text += f"; Inductor: {reason}"
-    return f"{text} ({_cost(change)})"
+    return f"{text} ({_cost(change)})" if costs else text
 
 
 def _tensor_change(old: Group, new: Group) -> str:

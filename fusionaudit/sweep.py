@@ -1,0 +1,206 @@
+"""Audit a script in several variants (dtype, dynamic sizes, Inductor options) and say where fusion depends on them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fusionaudit.capture.variant import DTYPES
+from fusionaudit.diff import Change, compare
+from fusionaudit.errors import EXIT_ERROR, EXIT_OK, AuditError
+from fusionaudit.explain import describe, megabytes
+from fusionaudit.findings import Finding, Location
+from fusionaudit.groups import Lock, lock_of, merge
+from fusionaudit.report.document import Document
+
+if TYPE_CHECKING:
+    from fusionaudit.capture.session import RunOptions
+    from fusionaudit.config import Config
+
+_SWITCH = {"on": True, "off": False, "true": True, "false": False}
+_DTYPE = re.compile(r"\b(?:f16|bf16|f32|f64)(?=\[)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """One way to run the script; ``None`` and empty leave it as it is."""
+
+    dtype: str | None = None
+    dynamic: bool | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def label(self) -> str:
+        """``dtype=bf16 dynamic=on epilogue_fusion=false``."""
+        parts = [] if self.dtype is None else [f"dtype={self.dtype}"]
+        parts += [] if self.dynamic is None else [f"dynamic={'on' if self.dynamic else 'off'}"]
+        parts += [f"{key}={json.dumps(value)}" for key, value in self.options]
+        return " ".join(parts) or "as it is"
+
+    def to_json(self) -> dict[str, Any]:
+        """What :func:`fusionaudit.capture.variant.apply` reads."""
+        return {"dtype": self.dtype, "dynamic": self.dynamic, "options": dict(self.options)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepResult:
+    """Documents in order of the variants, FA117 findings, and the text that the command prints."""
+
+    variants: tuple[Variant, ...]
+    documents: tuple[Document, ...]
+    findings: tuple[Finding, ...]
+    lines: tuple[str, ...]
+    exit_code: int
+
+
+def _value(text: str) -> Any:
+    if text in _SWITCH:
+        return _SWITCH[text]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def parse_variants(
+    *, dtype: str | None = None, dynamic: str | None = None, options: Sequence[str] = ()
+) -> tuple[Variant, ...]:
+    """The product of the lists: ``dtype="fp32,bf16"``, ``dynamic="on,off"``, ``options=["max_fusion_size=4,64"]``.
+
+    AuditError for unknown words, an empty list, or fewer than two variants.
+    """
+    dtypes: list[str | None] = [d.strip() for d in dtype.split(",")] if dtype else [None]
+    for name in dtypes:
+        if name is not None and name not in DTYPES and name not in DTYPES.values():
+            raise AuditError(f"sweep: unknown dtype {name!r}", remedy=f"known: {', '.join(DTYPES)}")
+    switches: list[bool | None] = [None]
+    if dynamic:
+        words = [w.strip() for w in dynamic.split(",")]
+        wrong = [w for w in words if w not in _SWITCH]
+        if wrong:
+            raise AuditError(f"sweep: --dynamic {wrong[0]!r}", remedy="write on, off or on,off")
+        switches = [_SWITCH[w] for w in words]
+    axes: list[list[tuple[str, Any]]] = []
+    for option in options:
+        key, equals, values = option.partition("=")
+        if not equals or not key.strip() or not values:
+            raise AuditError(f"sweep: --option {option!r}", remedy="write KEY=VALUE or KEY=VALUE1,VALUE2")
+        axes.append([(key.strip(), _value(v.strip())) for v in values.split(",")])
+    product = itertools.product(dtypes, switches, *axes)
+    variants = list(dict.fromkeys(Variant(dtype=d, dynamic=s, options=tuple(chosen)) for d, s, *chosen in product))
+    if len(variants) == 1 and variants[0] != Variant():
+        variants.insert(0, Variant())  # one variant is compared with the script as it is
+    if len(variants) < 2:
+        raise AuditError("sweep: nothing to vary", remedy="give --dtype fp32,bf16, --dynamic on,off or --option k=v")
+    return tuple(variants)
+
+
+def _comparable(document: Document) -> Lock:
+    """The compiled groups with float dtypes and symbolic sizes set aside: they are what the sweep varies."""
+    lock = lock_of(document)
+    groups = []
+    for group in lock.groups:
+        if group.section.pass_name != "compiled":
+            continue
+        section = replace(group.section, dynamic=0, inputs=tuple(_DTYPE.sub("float", t) for t in group.section.inputs))
+        reads, writes = (tuple(_DTYPE.sub("float", t) for t in side) for side in (group.reads, group.writes))
+        groups.append(replace(group, section=section, reads=reads, writes=writes, bytes=0))
+    return replace(lock, groups=merge(groups))
+
+
+def _finding(change: Change, variant: Variant, base: Variant, bytes_of: tuple[int | None, int | None]) -> Finding:
+    ref = next((r for g in (*change.new, *change.old) for r in g.refs if r.line is not None), None)
+    before, after = change.launches
+    worse = after > before or bool(change.lost_edges)
+    return Finding(
+        rule="FA117",
+        pass_name="compiled",
+        severity="warning" if worse else "info",
+        message=f"with {variant.label} other kernels than with {base.label}: {describe(change, costs=False)}",
+        ops=tuple(dict.fromkeys(op for g in (*change.old, *change.new) for op in g.ops)),
+        location=Location(file=ref.path or ref.file, line=ref.line or 0, function=ref.function) if ref else None,
+        avoidable_bytes=sum(e.bytes or 0 for e in change.lost_edges) or None,
+        remedy="use the variant that fuses, or rewrite these lines so that all do",
+        evidence={"variant": variant.label, "base": base.label, "launches": [before, after], "pass_bytes": bytes_of},
+        key=f"{variant.label}|{change.kind}|{','.join(change.added_ops)}",
+    )
+
+
+def compare_variants(base: Document, other: Document, base_variant: Variant, variant: Variant) -> list[Finding]:
+    """FA117 findings of one variant against the first. Neither document may have a blocking note."""
+    changes = compare(_comparable(base), _comparable(other))
+    sizes = _row(base)[1], _row(other)[1]
+    return [_finding(c, variant, base_variant, sizes) for c in changes.changes]
+
+
+def _row(document: Document) -> tuple[int | None, int | None]:
+    """Launches and bytes per step of the compiled pass."""
+    p = next((p for p in document["passes"] if p["name"] == "compiled"), None)
+    if p is None:
+        return None, None
+    sizes = [k["global_bytes"] for k in p["kernels"]]
+    return len(sizes), None if None in sizes else sum(sizes)
+
+
+def sweep(run: Callable[[Variant], Document], variants: Iterable[Variant]) -> SweepResult:
+    """Run every variant and compare each with the first. ``run`` audits one variant.
+
+    A variant that fails or cannot be judged is named and left out; exit code 2 where the first or all others are.
+    """
+    chosen = tuple(variants)
+    documents: list[Document] = []
+    findings: list[Finding] = []
+    lines: list[str] = []
+    judged = 0
+    for variant in chosen:
+        try:
+            document = run(variant)
+        except AuditError as error:
+            document = {"passes": [], "findings": [], "notes": [{"blocks": True, "text": str(error)}]}
+        documents.append(document)
+        blocked = next((n["text"] for n in document["notes"] if n["blocks"]), None)
+        if blocked is not None:
+            lines.append(f"{variant.label}: cannot judge: {blocked}")
+            continue
+        launches, size = _row(document)
+        if variant is chosen[0]:
+            lines.append(
+                f"{variant.label}: {launches} launches, {megabytes(size)} (the first: others are compared with it)"
+            )
+            judged += 1
+            continue
+        if any(n["blocks"] for n in documents[0]["notes"]):
+            lines.append(f"{variant.label}: {launches} launches, {megabytes(size)}; nothing to compare with")
+            continue
+        own = compare_variants(documents[0], document, chosen[0], variant)
+        judged += 1
+        findings += own
+        told = f"{len(own)} regions differ" if own else "the same groups"
+        lines.append(f"{variant.label}: {launches} launches, {megabytes(size)}; {told}")
+        lines += [f"    {f.message.partition(': ')[2]}" for f in own]
+    code = EXIT_OK if judged >= 2 else EXIT_ERROR
+    return SweepResult(
+        variants=chosen, documents=tuple(documents), findings=tuple(findings), lines=tuple(lines), exit_code=code
+    )
+
+
+def sweep_script(options: RunOptions, variants: Sequence[Variant], *, config: Config | None = None) -> SweepResult:
+    """Capture and audit the script once a variant, each in a folder of its own below ``options.out``."""
+    from fusionaudit.capture.session import run_capture
+    from fusionaudit.pipeline import audit
+
+    top = options.out or Path.cwd() / "fusionaudit-sweep"
+    numbers = {variant: number for number, variant in enumerate(variants, start=1)}
+
+    def run(variant: Variant) -> Document:
+        words = re.sub(r"[^A-Za-z0-9.=]+", "-", variant.label)[:80]
+        folder = top / f"{numbers[variant]}-{words}"
+        captured = run_capture(replace(options, out=folder, variant=variant.to_json()))
+        return audit(captured, config=config).document
+
+    return sweep(run, variants)
