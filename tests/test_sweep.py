@@ -124,6 +124,7 @@ for wrong in ({"dtype": "int8"}, {"options": {"nonsense": 1}}, {"options": {"epi
 
 def test_dynamic_holds_for_every_compile() -> None:
     code = """
+plain = torch.compile
 apply({"dynamic": True})
 shapes = []
 def backend(gm, inputs):
@@ -133,6 +134,7 @@ def backend(gm, inputs):
 def f(x):
     return x + 1
 f(torch.zeros(3, 4))
+torch.compile = plain
 apply({"dynamic": False})
 @torch.compile(backend=backend, dynamic=True)
 def g(x):
