@@ -49,7 +49,7 @@ def exit_code(program: Program, findings: Sequence[Finding], fail_on: Severity |
 def source_file(file: str, capture: Path | None) -> Path | None:
     """The user's file as it was captured, else as it is on this machine; ``None`` where neither can be read."""
     if capture is not None:
-        copy = capture / "sources" / Path(file).name
+        copy = capture / "sources" / file.lstrip("/")
         if copy.is_file():
             return copy
     path = Path(file)
