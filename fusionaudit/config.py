@@ -56,12 +56,14 @@ class Thresholds:
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """``select`` (empty: all rules) and ``ignore`` are codes or prefixes (``FA2``); ``per_file`` maps a glob on the
-    file that a finding points at to codes that are ignored there."""
+    file that a finding points at to codes that are ignored there; ``check`` is the gate's own table (see
+    ``fusionaudit.check.limits_from``)."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     thresholds: Thresholds = field(default_factory=Thresholds)
     per_file: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    check: dict[str, Any] = field(default_factory=dict)
 
     def wants(self, code: str) -> bool:
         """True where the rule is to run."""
@@ -91,18 +93,21 @@ def _thresholds(value: Any, where: str) -> Thresholds:
 
 def parse_config(data: Mapping[str, Any], where: str = "[tool.fusionaudit]") -> Config:
     """The Config of a ``[tool.fusionaudit]`` table; AuditError on unknown keys and wrong values."""
-    known = ("select", "ignore", "thresholds", "per-file")
+    known = ("select", "ignore", "thresholds", "per-file", "check")
     unknown = sorted(set(data) - set(known))
     if unknown:
         raise AuditError(f"{where}: unknown keys {', '.join(unknown)}", remedy=f"known: {', '.join(known)}")
     per_file = data.get("per-file", {})
     if not isinstance(per_file, dict):
         raise AuditError(f"{where}.per-file: not a table of globs")
+    if not isinstance(data.get("check", {}), dict):
+        raise AuditError(f"{where}.check: not a table")
     return Config(
         select=_codes(data.get("select", []), f"{where}.select"),
         ignore=_codes(data.get("ignore", []), f"{where}.ignore"),
         thresholds=_thresholds(data.get("thresholds", {}), where),
         per_file={glob: _codes(codes, f"{where}.per-file.{glob!r}") for glob, codes in per_file.items()},
+        check=dict(data.get("check", {})),
     )
 
 

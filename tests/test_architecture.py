@@ -17,8 +17,8 @@ LAYERS = [
     {"program"},
     {"config", "rules"},
     {"report", "reference_kernels", "verify", "groups", "baseline", "diff", "explain", "check", "store", "expectations"},
-    {"pipeline", "sweep"},
-    {"cli", "pytest_plugin"},
+    {"pipeline", "gate", "sweep"},
+    {"cli", "cli_guard", "pytest_plugin"},
 ]
 
 

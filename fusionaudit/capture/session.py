@@ -42,7 +42,8 @@ class RunOptions:
 
     ``passes`` empty: all that the engine makes; ``clean`` stands for itself and ``clean_eager``. ``steps`` and
     ``warmup`` go to the manifest for the analysis. ``target`` names the GPU of the deviceless engine. With
-    ``machine_output`` the script's stdout goes to stderr. ``variant`` is what a sweep changes. ``progress`` gets one line at a time.
+    ``machine_output`` the script's stdout goes to stderr. ``variant`` is what a sweep
+    changes. ``progress`` gets one line at a time.
     """
 
     script: str | None = None
@@ -93,9 +94,10 @@ class _Session:
             self.folder,
             Manifest(
                 engine=self.engine, command=tuple(str(p) for p in (*program, *options.arguments)),
-                passes=tuple(self.passes), device=self.device, environment=self.facts.environment(),
+                passes=tuple(self.passes), device=self.device, environment={**self.facts.environment(), "cwd": os.getcwd()},
                 options={
                     "steps": options.steps, "warmup": options.warmup, "shapes_only": options.shapes_only,
+                    "variant": options.variant,
                     "compiled_for_user": self.compiled_for_user, "notes": self.notes,
                 },
                 created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -271,7 +273,7 @@ def _execute(session: _Session, name: str, pass_folder: Path, out: int | None, e
     spec = PassSpec(
         name=name, engine=session.engine, folder=str(pass_folder), script=options.script, module=options.module,
         arguments=options.arguments, targets=str(session.folder / TARGETS), device=session.device,
-        shapes_only=options.shapes_only,
+        shapes_only=options.shapes_only, variant=options.variant,
     )  # fmt: skip
     with contextlib.ExitStack() as stack:
         fds: tuple[int, ...] = ()
