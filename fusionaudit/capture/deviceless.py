@@ -1,0 +1,115 @@
+"""The engine without a GPU: a script runs on the CPU while Inductor lowers its graphs for a named target."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from fusionaudit.capture.gpu_tensors import GpuTensors
+from fusionaudit.capture.patches import Patches
+from fusionaudit.device import Device
+
+
+class DevicelessSession:
+    """Everything that one pass of a deviceless audit needs around the run of the user's script.
+
+    Enter it before the recorder's own mode: the redirect must lie under it. ``pass_name`` is ``eager`` (compiled code is
+    run eagerly) or ``compiled`` (graphs are lowered; ``folder`` gets torch_logs.txt and resources.json). With
+    ``shapes_only`` nothing is computed: AuditError where the script needs a value. All patches are undone on exit.
+    AuditError from the constructor or ``__enter__``: torch too old, Triton missing, a private name moved.
+    """
+
+    def __init__(
+        self, *, device: Device, folder: Path, pass_name: str, shapes_only: bool = False, recorder: Any = None
+    ) -> None:
+        from fusionaudit.capture.stand_in import require_torch
+
+        require_torch()
+        self.device = device
+        self.tensors = GpuTensors()
+        self.lowering: Any = None
+        self._folder = Path(folder)
+        self._pass_name = pass_name
+        self._shapes_only = shapes_only
+        self._recorder = recorder
+        self._patches = Patches()
+
+    def __enter__(self) -> DevicelessSession:
+        try:
+            self._enter()
+        except BaseException:
+            self._patches.undo()
+            raise
+        return self
+
+    def _enter(self) -> None:
+        from fusionaudit.capture.attention import choose_attention
+        from fusionaudit.capture.cuda_api import redirect_api
+        from fusionaudit.capture.eager_autocast import cuda_autocast
+        from fusionaudit.capture.lowering import Lowering
+        from fusionaudit.capture.redirect import RedirectMode, redirect_tensors
+        from fusionaudit.capture.stand_in import stand_in
+        from fusionaudit.capture.user_triton import intercept_triton
+
+        patches, recorder = self._patches, self._recorder
+        stand_in(patches, self.device)
+        redirect_api(
+            patches, on_sync=self._sync, on_opaque=lambda name: self._opaque(name, ()),
+            total_memory=self.device.memory_bytes or 80 * 2**30,
+        )  # fmt: skip
+        redirect_tensors(patches, self.tensors)
+        choose_attention(patches, self.device, self.tensors)
+        cuda_autocast(patches, self.tensors)
+        intercept_triton(patches, lambda name, tensors: self._opaque(f"triton.{name}", tensors))
+        if recorder is not None:
+            patches.put(recorder, "device_of", self.tensors.device_of)
+        if self._pass_name in ("eager", "clean_eager"):
+            torch.compiler.set_stance("force_eager")
+            patches.on_undo(lambda: torch.compiler.set_stance("default"))
+        else:
+            self._log(patches)
+            self.lowering = Lowering(self.tensors, self._graph_called, shapes_only=self._shapes_only)
+            self.lowering.install(patches)
+        patches.enter(RedirectMode(self.tensors, shapes_only=self._shapes_only))
+
+    def _log(self, patches: Patches) -> None:
+        from fusionaudit.capture.child import rank_suffix
+        from fusionaudit.capture.logs import ArtifactLog
+
+        log = ArtifactLog(self._folder / f"torch_logs{rank_suffix()}.txt")
+        patches.on_undo(log.close)
+
+    # -- what the recorder is told -----------------------------------------------------------------------------------
+
+    def _sync(self, name: str) -> None:
+        if self._recorder is not None:
+            self._recorder.sync(name)
+
+    def _graph_called(self, name: str, symbols: dict[str, int], inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        if self._recorder is not None:
+            self._recorder.graph_call(
+                name, symbols=symbols, inputs=[t for t in inputs if isinstance(t, torch.Tensor)],
+                outputs=[t for t in outputs if isinstance(t, torch.Tensor)],
+            )  # fmt: skip
+
+    def _opaque(self, name: str, tensors: Sequence[torch.Tensor]) -> None:
+        if self._recorder is not None and (self.lowering is None or not self.lowering.running):
+            self._recorder.opaque(name, tensors)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._patches.undo()
+        if self.lowering is not None and self.lowering.lowered:
+            self._write_resources()
+
+    def _write_resources(self) -> None:
+        from fusionaudit.capture.ptxas import resources
+
+        graphs = {g.id: resources(g.source, self.device) for g in self.lowering.lowered}
+        (self._folder / "resources.json").write_text(json.dumps({"graphs": graphs}, indent=1) + "\n")

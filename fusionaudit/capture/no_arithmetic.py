@@ -1,0 +1,101 @@
+"""Ops without their values: results of the right shape, dtype and layout, in memory that is never touched."""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from fusionaudit.errors import AuditError
+
+_NEEDS_VALUES = frozenset({"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::item"})
+"""Ops whose Python result is the data itself."""
+
+
+def unbacked(shape: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
+    """A CPU tensor over address space that takes no memory until it is written (reads give zeros)."""
+    span = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True) if size > 0)
+    nbytes = 0 if 0 in shape else span * dtype.itemsize
+    if nbytes < 1 << 20:
+        return torch.zeros(max(nbytes // dtype.itemsize, 0), dtype=dtype).as_strided(shape, strides)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    region = mmap.mmap(-1, nbytes, flags=flags)
+    flat = torch.frombuffer(region, dtype=torch.uint8)
+    return flat.view(dtype).as_strided(shape, strides)
+
+
+def _fake_outputs(func: Any, args: Any, kwargs: Any) -> tuple[Any, dict[int, torch.Tensor]]:
+    """The op under a fake mode; and which fake storage stands for which real argument."""
+    from torch._subclasses import FakeTensorMode
+
+    mode = FakeTensorMode(allow_non_fake_inputs=False)
+    originals: dict[int, torch.Tensor] = {}
+
+    def fake(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        with torch.utils._python_dispatch._disable_current_modes():
+            made = mode.from_tensor(value)
+        originals[id(made)] = value
+        keep.append(made)
+        return made
+
+    keep: list[Any] = []
+    args, kwargs = pytree.tree_map(fake, args), pytree.tree_map(fake, kwargs)
+    with torch.utils._python_dispatch._disable_current_modes(), mode:
+        result = func(*args, **kwargs)
+    return (result, keep), originals
+
+
+def run_without_kernel(func: Any, args: Any, kwargs: Any) -> Any:
+    """An op that has no CPU kernel: zeros of the right shape where its fake implementation gives one.
+
+    NotImplementedError (the original one, for the script) where it has none.
+    """
+    (result, _keep), originals = _fake_outputs(func, args, kwargs)
+
+    def real(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        same = originals.get(id(value))
+        return same if same is not None else unbacked(tuple(value.shape), tuple(value.stride()), value.dtype)
+
+    return pytree.tree_map(real, result)
+
+
+def run_without_values(func: Any, args: Any, kwargs: Any) -> Any:
+    """An op of a ``--shapes-only`` audit. AuditError where the script needs a value, with the line that asks."""
+    name = func._schema.name if hasattr(func, "_schema") else str(func)
+    if name in _NEEDS_VALUES:
+        raise needs_value(name)
+    if getattr(func, "is_view", False) or name in ("aten::detach", "aten::alias", "aten::set_", "aten::lift_fresh"):
+        return func(*args, **kwargs)
+    try:
+        return run_without_kernel(func, args, kwargs)
+    except Exception as error:
+        from torch._subclasses.fake_tensor import (
+            DataDependentOutputException,
+            DynamicOutputShapeException,
+            UnsupportedOperatorException,
+        )
+
+        if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
+            raise needs_value(name) from None
+        if isinstance(error, UnsupportedOperatorException):
+            return func(*args, **kwargs)
+        raise
+
+
+def needs_value(name: str) -> AuditError:
+    """The error for a value that does not exist, with the user's line."""
+    from fusionaudit.capture.locations import Locator
+
+    where = Locator().find()
+    place = f"{where['file']}:{where['line']}" if where else "the script"
+    return AuditError(
+        f"--shapes-only: {place} needs a value ({name.replace('aten::', '')})", remedy="audit without --shapes-only"
+    )
+
+
