@@ -1,1 +1,1 @@
-"""Reference fused CUDA kernels."""
+"""Hand-fused CUDA kernels that findings and bench compare against; REFERENCES lists them."""

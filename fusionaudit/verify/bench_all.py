@@ -1,0 +1,84 @@
+"""``python -m fusionaudit.verify.bench_all --out bench.json``: the figures that must hold, on this machine's GPU."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from fusionaudit.reference_kernels.registry import REFERENCES
+from fusionaudit.verify.bench import DEFAULT_BYTES, bench
+
+MUST_COPY_SHARE = 0.92
+MUST_SUM_SHARE = 0.97
+MUST_SUM_SPEEDUP = 3.05
+MAY_BE_SLOWER = 1.05
+
+
+def failures(rows: list[dict[str, Any]]) -> list[str]:
+    """What does not hold, one line each."""
+    out = []
+    by_key: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
+    for r in rows:
+        by_key.setdefault((r["pattern"], r["dtype"], r["n"]), {})[r["version"]] = r
+    for key, versions in by_key.items():
+        reference, compiled = versions.get("reference", {}), versions.get("compile", {})
+        label = f"{key[0]} {key[1]} n={key[2]}"
+        if reference.get("problem"):
+            out.append(f"{label}: {reference['problem']}")
+        if "time_ns" not in reference:
+            continue
+        large = reference["ideal_bytes"] >= 1 << 29
+        share = reference["copy_share"] or 0.0
+        if large and not reference["limit"] and share < (MUST_SUM_SHARE if key[0] == "sum_abs" else MUST_COPY_SHARE):
+            out.append(f"{label}: {share:.1%} of the copy bandwidth")
+        if large and key[0] == "sum_abs" and reference["speedup"] < MUST_SUM_SPEEDUP:
+            out.append(f"{label}: {reference['speedup']:.2f} times naive, not {MUST_SUM_SPEEDUP}")
+        if "time_ns" in compiled and reference["time_ns"] > MAY_BE_SLOWER * compiled["time_ns"] + 1000:
+            out.append(f"{label}: {reference['time_ns'] / compiled['time_ns']:.2f} of torch.compile's time")
+    return out
+
+
+def main() -> int:
+    """Run, write JSON, print one line a row."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--patterns", nargs="*", default=list(REFERENCES))
+    parser.add_argument("--dtypes", nargs="*", default=["float32"])
+    parser.add_argument(
+        "--all-sizes", action="store_true", help="1 MB and 16 MB for every pattern, not for sum_abs only"
+    )
+    parser.add_argument("--budget", type=float, default=0.4, help="seconds of timing a table")
+    options = parser.parse_args()
+    start = time.perf_counter()
+    result: dict[str, Any] = {"rows": []}
+    for pattern in options.patterns:
+        sizes = DEFAULT_BYTES if options.all_sizes or pattern == "sum_abs" else DEFAULT_BYTES[-1:]
+        for dtype in options.dtypes:
+            part = bench(
+                [pattern], [s // (4 if dtype == "float32" else 2) for s in sizes], [dtype], budget_s=options.budget
+            )
+            result = {**part, "rows": [*result["rows"], *part["rows"]]}
+        if options.out:
+            options.out.write_text(json.dumps(result, indent=1))
+    print(f"{result['device']} torch {result['torch']} copy {result['copy_bandwidth_bytes_per_s'] / 1e12:.3f} TB/s")
+    for r in result["rows"]:
+        key = f"{r['pattern']:<20} {r['dtype']:<8} {r['n']:>10} {r['version']:<17}"
+        if "time_ns" in r:
+            share = "   -" if r["copy_share"] is None else f"{r['copy_share']:4.0%}"
+            print(
+                f"{key} {r['kernels'] or 0:>3}k {r['time_ns'] / 1e3:>9.1f}us {share} x{r['speedup']:<6.2f} host {r['host_ns'] / 1e3:>6.1f}us {'' if r['correct'] in (True, None) else 'WRONG'}"
+            )  # noqa: E501
+        else:
+            print(f"{key} {r['problem'][:90]}")
+    bad = failures(result["rows"])
+    print(f"{time.perf_counter() - start:.0f} s; " + ("all holds" if not bad else "DOES NOT HOLD:"))
+    print("\n".join(bad))
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
