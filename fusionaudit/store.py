@@ -44,6 +44,17 @@ def _nested(row: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
+def _insert(db: sqlite_utils.Database, table: str, rows: list[dict[str, Any]]) -> None:
+    """Insert with the type of each column taken from all rows (sqlite-utils makes TEXT of a null in the first ones)."""
+    types: dict[str, type] = {}
+    for row in rows:
+        for key, value in row.items():
+            if value is not None and types.get(key) is not float:
+                types[key] = type(value)
+    if rows:
+        db.table(table).insert_all(rows, alter=True, columns=types)
+
+
 def save(document: Document, path: Path) -> None:
     """Write the document to a fresh SQLite file, whole or not at all."""
     temporary = path.with_name(path.name + ".part")
@@ -52,19 +63,23 @@ def save(document: Document, path: Path) -> None:
         db = sqlite_utils.Database(temporary)
         head = {k: document[k] for k in ("schema_version", "tool", "created", "engine", "target", "exit_code")}
         db.table("audit").insert(_flat(head))
-        for p in document["passes"]:
-            row = {k: v for k, v in p.items() if k not in _PASS_LISTS}
-            db.table("passes").insert(_flat(row), alter=True)
-            for table in _PASS_LISTS:
-                rows = [_flat({"pass": p["name"], **item}) for item in p[table]]
-                if rows:
-                    db.table(table).insert_all(rows, alter=True)
-        for position, finding in enumerate(document["findings"]):
-            row = {k: v for k, v in finding.items() if k != "verification"}
-            db.table("findings").insert(_flat({"position": position, **row}), alter=True)
-            if finding["verification"]:
-                check = {"position": position, "fingerprint": finding["fingerprint"], **finding["verification"]}
-                db.table("verifications").insert(_flat(check), alter=True)
+        # All passes go in at once: a column whose first rows are null gets its type from the later ones.
+        rows = [_flat({k: v for k, v in p.items() if k not in _PASS_LISTS}) for p in document["passes"]]
+        _insert(db, "passes", rows)
+        for table in _PASS_LISTS:
+            _insert(db, table, [_flat({"pass": p["name"], **item}) for p in document["passes"] for item in p[table]])
+        findings = list(enumerate(document["findings"]))
+        _insert(
+            db,
+            "findings",
+            [_flat({"position": i, **{k: v for k, v in f.items() if k != "verification"}}) for i, f in findings],
+        )
+        checks = [
+            _flat({"position": i, "fingerprint": f["fingerprint"], **f["verification"]})
+            for i, f in findings
+            if f["verification"]
+        ]
+        _insert(db, "verifications", checks)
         if document["notes"]:
             db.table("notes").insert_all([_flat(n) for n in document["notes"]], alter=True)
         if document["environment"]:

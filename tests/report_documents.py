@@ -192,3 +192,279 @@ def hostile() -> Document:
         program, [finding], exit_code=1, sources={here.file: {"3": HOSTILE, "4": HOSTILE}}, version=HOSTILE,
         notes=[Note(kind=HOSTILE, text=HOSTILE, remedy=HOSTILE)],
     )  # fmt: skip
+
+
+BLOCK_FILE = "/home/ada/work/block.py"
+BLOCK_SOURCES = {
+    BLOCK_FILE: {
+        str(n): text
+        for n, text in enumerate(
+            ["class Block(nn.Module):", "    def forward(self, x):", "        h = self.norm1(x)",
+             "        q, k, v = self.qkv(h).chunk(3, dim=-1)", "        a = F.scaled_dot_product_attention(q, k, v)",
+             "        x = x + self.proj(a)", "        h = F.gelu(self.fc1(self.norm2(x)))",
+             "        return x + self.fc2(h)",
+             "", "loss = block(x).float().pow(2).mean()", "loss.backward()", "optimizer.step()"], start=20,
+        )
+    }
+}  # fmt: skip
+
+
+def block() -> Document:
+    """A transformer block in eager: matmuls, attention, elementwise, and an optimizer loop of two kernels x 12."""
+    hidden = tensor((8, 1024, 1024), "bfloat16", "h0")
+    wide = tensor((8, 1024, 4096), "bfloat16", "w0")
+    at = 0
+    kernels: list[Kernel] = []
+    ops: list[Op] = []
+
+    def add(
+        op: str,
+        name: str,
+        category: str,
+        reads: tuple[Tensor, ...],
+        writes: tuple[Tensor, ...],
+        ns: int,
+        line: int,
+        phase: str = "forward",
+    ) -> None:
+        nonlocal at
+        where = Location(file=BLOCK_FILE, line=line, function="forward")
+        number = len(kernels)
+        ops.append(Op(id=number, name=f"aten.{op}", inputs=reads, outputs=writes, location=where))
+        kernels.append(
+            kernel(
+                number,
+                name,
+                category=category,
+                ops=(number,),
+                op_names=(f"aten.{op}",),
+                reads=reads,
+                writes=writes,
+                duration_ns=ns,
+                start_ns=at,
+                location=where,
+                phase=phase,
+                registers=168 if category == "matmul" else 30,
+                local_memory_bytes=64 if op == "native_layer_norm.default" else 0,
+            )
+        )
+        at += ns + 1400
+
+    def new(like: Tensor, name: str) -> Tensor:
+        return tensor(like.shape, like.dtype, name)
+
+    elementwise = "void at::native::vectorized_elementwise_kernel<8, at::native::{}, std::array<char*, 3ul>>(int)"
+    gemm = "nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_TNT"
+    add(
+        "native_layer_norm.default",
+        "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16>",
+        "norm",
+        (hidden,),
+        (new(hidden, "h1"),),
+        21_000,
+        22,
+    )
+    add("addmm.default", gemm, "matmul", (new(hidden, "h1"),), (new(wide, "w1"),), 122_000, 23)
+    add(
+        "_scaled_dot_product_cudnn_attention.default",
+        "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16",
+        "attention",
+        (new(wide, "w1"),),
+        (new(hidden, "h2"),),
+        96_000,
+        24,
+    )
+    add("addmm.default", gemm, "matmul", (new(hidden, "h2"),), (new(hidden, "h3"),), 40_000, 25)
+    add(
+        "add.Tensor",
+        elementwise.format("CUDAFunctor_add<c10::BFloat16>"),
+        "pointwise",
+        (hidden, new(hidden, "h3")),
+        (new(hidden, "h4"),),
+        17_000,
+        25,
+    )
+    add("addmm.default", gemm, "matmul", (new(hidden, "h4"),), (new(wide, "w2"),), 121_000, 26)
+    add(
+        "gelu.default",
+        elementwise.format("GeluCUDAKernelImpl"),
+        "pointwise",
+        (new(wide, "w2"),),
+        (new(wide, "w3"),),
+        41_000,
+        26,
+    )
+    add(
+        "mul.Tensor",
+        elementwise.format("MulFunctor<float>"),
+        "pointwise",
+        (new(wide, "w3"),),
+        (new(wide, "w4"),),
+        40_000,
+        26,
+    )
+    add("addmm.default", gemm, "matmul", (new(wide, "w4"),), (new(hidden, "h5"),), 118_000, 27)
+    add(
+        "add.Tensor",
+        elementwise.format("CUDAFunctor_add<c10::BFloat16>"),
+        "pointwise",
+        (new(hidden, "h4"), new(hidden, "h5")),
+        (new(hidden, "h6"),),
+        17_000,
+        27,
+    )
+    weight = tensor((1024, 1024), "float32", "p")
+    for _ in range(12):
+        add(
+            "mul_.Tensor",
+            elementwise.format("MulFunctor<float>"),
+            "pointwise",
+            (weight,),
+            (weight,),
+            3_100,
+            31,
+            "optimizer",
+        )
+        add(
+            "addcdiv_.default",
+            elementwise.format("addcdiv_cuda_scalar"),
+            "pointwise",
+            (weight,),
+            (weight,),
+            5_900,
+            31,
+            "optimizer",
+        )
+    p = Pass(
+        name="eager",
+        engine="nsys",
+        steps=8,
+        kernels=tuple(kernels),
+        ops=tuple(ops),
+        step_ns=at,
+        idle_ns=1400 * 34,
+        unmatched_kernels=1,
+    )
+    findings = [
+        Finding(
+            rule="FA101",
+            pass_name="eager",
+            severity="warning",
+            message="gelu and mul run as two kernels: 134 MB go out to memory and back between them.",
+            ops=("aten.gelu.default", "aten.mul.Tensor"),
+            op_ids=(6, 7),
+            kernel_ids=(6, 7),
+            location=Location(file=BLOCK_FILE, line=26, function="forward"),
+            avoidable_bytes=134_217_728,
+            saving_ns=32_000,
+            basis="modelled",
+            remedy="Compile Block.forward.",
+            reason="Eager runs one kernel an op.",
+        ),
+        Finding(
+            rule="FA106",
+            pass_name="eager",
+            severity="warning",
+            message="12 parameters are updated one by one: 24 launches that a foreach update does in 2.",
+            ops=("aten.mul_.Tensor", "aten.addcdiv_.default") * 12,
+            op_ids=tuple(range(10, 34)),
+            kernel_ids=tuple(range(10, 34)),
+            location=Location(file=BLOCK_FILE, line=31),
+            saving_ns=30_800,
+            basis="modelled",
+            remedy="Pass fused=True (or foreach=True) to the optimizer.",
+            confidence="medium",
+        ),
+        Finding(
+            rule="FA201",
+            pass_name="eager",
+            severity="info",
+            message="The GPU waits 6% of the step between short kernels.",
+            saving_ns=40_000,
+            basis="modelled",
+            remedy="Try mode='reduce-overhead'.",
+            confidence="low",
+            verification=Verification(
+                verdict="refuted",
+                reason="a CUDA graph of the step is not faster here",
+                baseline_ns=790_000,
+                cuda_graph_ns=792_000,
+            ),
+        ),
+    ]
+    program = Program(engine="nsys", device=H200, passes=(p,), environment={"torch": "2.11.0"})
+    return build_document(
+        program,
+        findings,
+        exit_code=0,
+        sources=BLOCK_SOURCES,
+        version="0.1.0",
+        notes=[
+            Note(kind="match-rate", text="97% of 34 kernels matched to ops", pass_name="eager"),
+            Note(kind="missing-pass", text="no compiled pass", remedy="run with --passes eager,compiled"),
+        ],
+    )
+
+
+def many(count: int = 50_000, kinds: int = 3_000) -> Document:
+    """A step of ``count`` launches of ``kinds`` kinds, with 400 findings: built as a document, for its size."""
+    first = block()
+    template, op = first["passes"][0]["kernels"][6], first["passes"][0]["ops"][6]
+    kernels, ops, at = [], [], 0
+    for i in range(count):
+        kind = (i * 7919) % kinds
+        shape = [8, 16 + kind % 977, 64 * (1 + kind % 31)]
+        storage = {
+            "shape": shape,
+            "strides": [shape[1] * shape[2], shape[2], 1],
+            "dtype": "bfloat16",
+            "storage": f"s{i}",
+        }
+        width = 2_000 + (i * 104_729) % 40_000
+        location = {
+            "file": f"/home/ada/work/model/layer_{kind % 40}.py",
+            "line": 10 + kind % 300,
+            "function": "forward",
+        }
+        size = shape[0] * shape[1] * shape[2] * 4
+        name = f"void at::native::vectorized_elementwise_kernel<8, at::native::Functor_{kind}<c10::BFloat16>>(int)"
+        kernels.append(
+            {
+                **template,
+                "id": i,
+                "name": name,
+                "op_ids": [i],
+                "reads": [storage],
+                "writes": [storage],
+                "shapes": [shape, shape],
+                "start_ns": at,
+                "duration_ns": width,
+                "location": location,
+                "global_bytes": size,
+                "read_bytes": size // 2,
+                "write_bytes": size // 2,
+            }
+        )
+        ops.append({**op, "id": i, "inputs": [storage], "outputs": [storage], "location": location})
+        at += width + 700
+    finding = first["findings"][0]
+    findings = [
+        {
+            **finding,
+            "op_ids": list(range(i * 100, i * 100 + 5)),
+            "kernels": list(range(i * 100, i * 100 + 5)),
+            "location": kernels[i * 100]["location"],
+            "saving_ns": 1000 * (400 - i),
+            "fingerprint": f"{i:016x}",
+        }
+        for i in range(min(400, count // 100))
+    ]
+    row = {
+        **first["passes"][0]["per_step"],
+        "launches": count,
+        "distinct_kernels": kinds,
+        "gpu_time_ns": sum(k["duration_ns"] for k in kernels),
+        "global_bytes": sum(k["global_bytes"] for k in kernels),
+    }
+    p = {**first["passes"][0], "kernels": kernels, "ops": ops, "edges": [], "per_step": row}
+    return {**first, "passes": [p, {**p, "name": "compiled"}], "findings": findings}

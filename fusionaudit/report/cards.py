@@ -22,9 +22,12 @@ def comparison_rows(document: Document) -> list[dict[str, Any]]:
     """Rows of the first screen: label, basis, one cell a pass with a bar (0 to 100), ratio."""
     out = []
     for row in comparison(document):
-        most = max((v for v in row.values if v is not None), default=0) or 1
+        # A share has its own full scale; one pass alone has nothing to be compared with.
+        share = row.key == "bandwidth_share"
+        most = 1 if share else max((v for v in row.values if v is not None), default=0) or 1
+        bare = len(row.values) == 1 and not share
         cells = [
-            {"text": text, "bar": None if value is None else round(value / most * 100, 2)}
+            {"text": text, "bar": None if value is None or bare else round(min(value / most, 1) * 100, 2)}
             for text, value in zip(row.texts, row.values, strict=True)
         ]
         better = None
@@ -57,8 +60,8 @@ def finding_cards(document: Document) -> list[dict[str, Any]]:
             "pass": finding["pass"],
             "message": w.plain(finding["message"]),
             "place": w.place(finding["location"]),
-            "worth": w.finding_worth(finding),
-            "bar": round((value or 0) / scale * 100, 2) if scale else 0,
+            "worth": "" if w.refuted(finding) else w.finding_worth(finding),
+            "bar": round((value or 0) / scale * 100, 2) if scale and not w.refuted(finding) else 0,
             "ops": w.op_list(finding["ops"], 12),
             "full": number < MOST_CARDS,
         }
@@ -178,7 +181,7 @@ def inductor_views(document: Document) -> list[dict[str, Any]]:
                 launched[k["graph"]] = launched.get(k["graph"], 0) + 1
         graphs = []
         for g in p["graphs"]:
-            source = g["source"][: max(room, 0)]
+            source = w.plain_lines(g["source"][: max(room, 0)])
             room -= len(source)
             graphs.append(
                 {
@@ -187,7 +190,7 @@ def inductor_views(document: Document) -> list[dict[str, Any]]:
                     "launches": launched.get(g["id"], 0),
                     "calls": [_call(c) for c in g["calls"]],
                     "source": source,
-                    "cut": len(g["source"]) - len(source),
+                    "cut": max(len(g["source"]) - len(source), 0),
                 }
             )
         out.append(

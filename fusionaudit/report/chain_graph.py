@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fusionaudit.report import wording as w
+from fusionaudit.report.private import scrub_text
 
 WIDTH = 560
 _BOX_X, _BOX_WIDTH, _BOX_HEIGHT = 190, 180, 40
 _GAP, _TOP = 44, 12
-_MOST_NODES = 10
+_MOST_NODES = 8
+_FEW_NODES = 6
+"""Ops that are drawn where not all fit: a loop over parameters looks the same after a few turns."""
 _MOST_SIDE = 2
 
 
@@ -115,15 +118,19 @@ def chain_graph(finding: dict[str, Any], index: PassIndex) -> ChainGraph | None:
     kernels = [index.kernels[i] for i in finding["kernels"] if i in index.kernels]
     if len(ops) >= 2:
         inside = {o["id"] for o in ops}
-        nodes = [_op_node(o, index, inside) for o in ops[:_MOST_NODES]]
+        nodes = [_op_node(o, index, inside) for o in _drawn(ops)]
         more = len(ops) - len(nodes)
     elif kernels:
-        nodes = [_kernel_node(k) for k in kernels[:_MOST_NODES]]
+        nodes = [_kernel_node(k) for k in _drawn(kernels)]
         more = len(kernels) - len(nodes)
     else:
         return None
     nodes[-1].leaves = True
     return _draw(nodes, more)
+
+
+def _drawn(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return items if len(items) <= _MOST_NODES else items[:_FEW_NODES]
 
 
 def _op_node(op: dict[str, Any], index: PassIndex, inside: set[int]) -> _Node:
@@ -139,7 +146,7 @@ def _op_node(op: dict[str, Any], index: PassIndex, inside: set[int]) -> _Node:
     )
     return _Node(
         title=w.short_op(op["name"]),
-        full=w.plain(op["name"]),
+        full=w.plain(scrub_text(op["name"])),
         reads=op["inputs"],
         writes=[*op["outputs"], *(t for t in mutated if t.get("storage") not in written)],
         kernels=kernels,
@@ -151,7 +158,7 @@ def _op_node(op: dict[str, Any], index: PassIndex, inside: set[int]) -> _Node:
 def _kernel_node(kernel: dict[str, Any]) -> _Node:
     return _Node(
         title=w.op_list(kernel["ops"], 5) or w.kernel_label(kernel["name"]),
-        full=w.plain(kernel["name"]),
+        full=w.plain(scrub_text(kernel["name"])),
         reads=kernel["reads"],
         writes=kernel["writes"],
         kernels=(kernel["id"],),

@@ -119,7 +119,9 @@ def _finding(document: Document, finding: dict[str, Any], width: int) -> list[Te
         head.append(f"  {w.shorten(where, max(12, width - len(head.plain) - 2))}", style="cyan not bold")
     out = [Text(), head]
     worth = w.finding_worth(finding)
-    if worth:
+    if w.refuted(finding):
+        out += _wrap("withdrawn: a run on the GPU showed no gain", width, "  ", "  ", style="dim")
+    elif worth:
         out += _wrap(f"saves {worth}", width, "  ", "  ", style="bold")
     out += _wrap(finding["message"], width, "  ", "  ")
     source = _source(document, finding["location"])
@@ -153,7 +155,7 @@ def _kernels(document: Document, width: int, *, verbose: bool) -> list[Text]:
         folds = fold(p["kernels"])
         aside = f"{len(p['kernels']):,} per step, in order"
         if len(folds) < len(p["kernels"]):
-            aside += "; loops folded, their time and bytes added up"
+            aside += "; loops folded and added up"
         out += _title(f"Kernels, {p['name']}", aside)
         basis = p["per_step"].get("time_basis")
         out.append(_columns("kernel", "time", "bytes", "regs", "local", width, number="#", style="dim"))
@@ -199,7 +201,7 @@ def _fold(item: Fold, width: int) -> list[Text]:
         name = w.kernel_label(kernel["name"])
         if item.times > 1:
             times = f" x{item.times}"
-            name = w.shorten(name, width - 39 - len(times)) + times
+            name = w.shorten(name, width - 39 - len(times) - (2 if several else 0)) + times
         local = kernel["local_memory_bytes"] if kernel["local_memory_bytes"] is not None else kernel["spill_bytes"]
         out.append(
             _columns(

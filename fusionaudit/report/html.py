@@ -20,7 +20,7 @@ from markupsafe import Markup
 from fusionaudit.report import cards
 from fusionaudit.report import wording as w
 from fusionaudit.report.page_data import page_data
-from fusionaudit.report.private import public_environment, scrub
+from fusionaudit.report.private import public_environment, scrub, scrub_document
 from fusionaudit.report.rows import shown_passes
 
 Document = dict[str, Any]
@@ -32,7 +32,7 @@ _OPEN_CARDS = 3
 
 def render_html(document: Document, diff: dict[str, Any] | None = None) -> str:
     """The page. ``diff``: a ``dataclasses.asdict`` of :class:`fusionaudit.diff.Changes`, shown as its own section."""
-    document = scrub(document)
+    document = scrub_document(document)
     tone, sentence = w.verdict(document)
     style, script = _asset("page.css"), "\n".join(_asset(name) for name in _SCRIPTS)
     found = cards.finding_cards(document)
@@ -93,6 +93,11 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
+def _visible(value: Any) -> Any:
+    """Every text that a template writes has its control characters made visible."""
+    return w.plain_lines(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
 def _asset(name: str) -> str:
     return resources.files("fusionaudit.report.templates").joinpath(name).read_text(encoding="utf-8")
 
@@ -103,6 +108,7 @@ def _environment() -> jinja2.Environment:
         loader=jinja2.FunctionLoader(_asset),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        finalize=_visible,
         trim_blocks=True,
         lstrip_blocks=True,
     )

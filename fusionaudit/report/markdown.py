@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fusionaudit.report import wording as w
-from fusionaudit.report.private import public_environment, scrub
+from fusionaudit.report.private import public_environment, scrub_document, scrub_text
 from fusionaudit.report.rows import comparison, fold, shown_passes, total
 
 Document = dict[str, Any]
@@ -41,7 +41,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[i
 
 def render_markdown(document: Document) -> str:
     """The report; every text of the capture is escaped, home folders are shortened."""
-    document = scrub(document)
+    document = scrub_document(document)
     _, sentence = w.verdict(document)
     out = [f"### fusionaudit: {text(sentence)}", "", text(w.target_line(document)), ""]
     out += _comparison(document)
@@ -78,7 +78,7 @@ def _findings(document: Document) -> list[str]:
             [
                 f"{badge} {text(f['rule'])}",
                 code(w.place(f["location"])),
-                text(w.finding_worth(f).removesuffix(" per step")) or "-",
+                "withdrawn" if w.refuted(f) else text(w.finding_worth(f).removesuffix(" per step")) or "-",
                 _finding_text(f),
             ]
         )
@@ -113,7 +113,7 @@ def _kernels(document: Document) -> list[str]:
                 rows.append(
                     [
                         str(kernel["id"]),
-                        code(w.shorten(w.kernel_label(kernel["name"]), 60)) + times,
+                        code(w.shorten(w.kernel_label(scrub_text(kernel["name"])), 60)) + times,
                         text(w.op_list(kernel["ops"])),
                         code(w.place(kernel["location"])),
                         w.format_ns(total(members, "duration_ns")),

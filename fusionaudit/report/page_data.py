@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fusionaudit.report import wording as w
+from fusionaudit.report.private import scrub_text
 from fusionaudit.report.rows import kernel_key, shown_passes, timeline, total
 
 Document = dict[str, Any]
@@ -32,6 +33,7 @@ class _Texts:
         self._numbers: dict[str, int] = {}
 
     def number(self, text: str) -> int:
+        text = scrub_text(text)
         found = self._numbers.get(text)
         if found is None:
             found = self._numbers[text] = len(self.all)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fusionaudit.report import wording as w
-from fusionaudit.report.private import public_environment, scrub
+from fusionaudit.report.private import public_environment, scrub_document, scrub_text
 from fusionaudit.report.rows import Timeline, shown_passes, timeline
 
 Document = dict[str, Any]
@@ -23,7 +23,7 @@ _MOST_FLOWS = 5000
 
 def render_perfetto(document: Document) -> str:
     """The document as a trace; times in microseconds from the start of the step."""
-    document = scrub(document)
+    document = scrub_document(document)
     events: list[Event] = []
     for pid, p in enumerate(shown_passes(document), start=1):
         if not p["kernels"]:
@@ -55,7 +55,7 @@ def _track(pid: int, tid: int, name: str) -> list[Event]:
 
 def _slice(name: str, category: str, pid: int, tid: int, start: int, end: int, args: dict[str, Any]) -> Event:
     return {
-        "ph": "X", "name": w.plain(name), "cat": category, "pid": pid, "tid": tid,
+        "ph": "X", "name": w.plain(scrub_text(name)), "cat": category, "pid": pid, "tid": tid,
         "ts": start / 1000, "dur": max(end - start, 1) / 1000, "args": args,
     }  # fmt: skip
 
@@ -81,7 +81,7 @@ def _kernel_track(p: dict[str, Any], line: Timeline, pid: int) -> list[Event]:
         args["reads"] = w.tensors_text(kernel["reads"], 8)
         args["writes"] = w.tensors_text(kernel["writes"], 8)
         if kernel["location"]:
-            args["source"] = f"{w.plain(kernel['location']['file'])}:{kernel['location']['line']}"
+            args["source"] = f"{w.plain(scrub_text(kernel['location']['file']))}:{kernel['location']['line']}"
         if kernel["global_bytes"] and kernel["duration_ns"]:
             args["bandwidth"] = w.format_rate(kernel["global_bytes"] / kernel["duration_ns"] * 1e9)
         tid = _stream_track(kernel)

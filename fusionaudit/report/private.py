@@ -8,6 +8,7 @@ from typing import Any
 _HOME = re.compile(r"(?<![\w.~])(?:/home/[^/\s\"'<>|:]+|/Users/[^/\s\"'<>|:]+|/root)(?=/|\b)")
 _WINDOWS_HOME = re.compile(r"[A-Za-z]:\\Users\\[^\\\s\"'<>|:]+")
 _INDUCTOR_CACHE = re.compile(r"torchinductor_[^/\s\"']+")
+_LARGE = {"kernels", "ops", "edges"}
 _SECRET_KEY = re.compile(
     r"host|user|login|home|^env$|environ|secret|token|passw|credential|api.?key|address|^cwd$|uuid|serial|^pid$", re.I
 )
@@ -29,6 +30,17 @@ def scrub(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [scrub(v) for v in value]
     return value
+
+
+def scrub_document(document: dict[str, Any]) -> dict[str, Any]:
+    """The document scrubbed but for kernels, ops and edges, of which there may be a million texts: who shows those
+    scrubs what it shows."""
+    return {
+        key: [{k: v if k in _LARGE else scrub(v) for k, v in p.items()} for p in value]
+        if key == "passes"
+        else scrub(value)
+        for key, value in document.items()
+    }
 
 
 def public_environment(environment: dict[str, Any]) -> dict[str, Any]:

@@ -137,7 +137,6 @@ def fold(kernels: Sequence[dict[str, Any]]) -> list[Fold]:
             times = (end - at) // period
             if times >= (2 if period == 1 else 3) and times * period > best_times * best_period:
                 best_period, best_times = period, times
-                break
         members = tuple(kernels[at : at + best_period * best_times])
         out.append(Fold(kernels=members[:best_period], members=members, times=best_times))
         at += best_period * best_times

@@ -75,6 +75,11 @@ def plain(text: object) -> str:
     )
 
 
+def plain_lines(text: str) -> str:
+    """:func:`plain` that keeps lines and tabs."""
+    return "\n".join(plain(line.expandtabs(4)) for line in text.split("\n"))
+
+
 def kernel_label(name: str) -> str:
     """The kernel's name without what all C++ kernels of torch share: return type, namespaces, parameter list."""
     text = plain(name)

@@ -1,0 +1,158 @@
+"""The console report: what it says, that it fits, and that nothing in a capture can steer the terminal."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import pytest
+from report_documents import HOSTILE, block, hostile, many, sum_abs
+from rich.console import Console
+
+from fusionaudit.report import wording as w
+from fusionaudit.report.console import render_console
+from fusionaudit.report.rows import comparison, fold
+
+
+def printed(document: dict[str, Any], width: int = 80, *, terminal: bool = False, verbose: bool = False) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=terminal, color_system="truecolor" if terminal else None)
+    render_console(document, console, verbose=verbose)
+    return out.getvalue()
+
+
+def test_verdict_comes_first_and_figures_follow() -> None:
+    text = printed(sum_abs(), 120)
+    first = text.splitlines()[0]
+    assert "FA102 at sum_abs.py:12" in first
+    assert "2.15 GB, 503 us (modelled)" in first
+    assert re.search(r"global bytes \(modelled\)\s+3\.22 GB\s+1\.07 GB\s+0\.33x", text)
+    assert re.search(r"GPU time \(measured\)\s+754 us\s+264 us\s+0\.35x", text)
+    for words in ("why: Eager runs", "do: Compile loss", "verified: confirmed", "12 | return x.abs().sum()"):
+        assert words in text
+    assert re.search(r"0 vectorized_elementwise_kernel.*489 us\s+2\.15 GB\s+32\s+0$", text, re.M)
+    assert "abs  f32[268435456] -> f32[268435456]  sum_abs.py:12" in text
+    assert "- match-rate: 100% of 4 kernels" in text
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("document", [sum_abs(), block(), hostile()], ids=["sum_abs", "block", "hostile"])
+def test_lines_fit(document: dict[str, Any], width: int) -> None:
+    lines = printed(document, width, verbose=True).splitlines()
+    assert max(map(len, lines)) <= width
+
+
+def test_wide_consoles_show_more_of_a_name() -> None:
+    narrow, wide = printed(sum_abs(), 80), printed(sum_abs(), 120)
+    assert "vectorized_elementwise_kernel<4" not in narrow
+    assert "vectorized_elementwise_kernel<4" in wide
+
+
+def test_piped_output_and_no_color_have_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "\x1b" not in printed(sum_abs())
+    assert "\x1b[" in printed(sum_abs(), terminal=True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    coloured = re.findall(r"\x1b\[([\d;]*)m", printed(sum_abs(), terminal=True))
+    codes = {int(c) for sequence in coloured for c in sequence.split(";") if c}
+    assert not codes & {*range(30, 50), *range(90, 108)}
+
+
+def test_hostile_names_stay_text() -> None:
+    text = printed(hostile(), 120, verbose=True)
+    assert not set(text) & {"\x1b", "\u202e", "\x07"}
+    assert "<script>window.pwned=1</script>" in text
+    assert "[bold]" in printed({**sum_abs(), "notes": [{"kind": "[bold]", "text": "[red]x", "blocks": False}]})
+
+
+def test_deviceless_names_no_measured_time() -> None:
+    text = printed(sum_abs("deviceless"))
+    assert "measured" not in text
+    assert "GPU time (predicted)" in text
+
+
+def test_blocking_note_is_the_verdict() -> None:
+    document = sum_abs()
+    document["notes"].append({"kind": "warm-cache", "text": "the log shows a cache hit", "blocks": True, "remedy": "x"})
+    assert printed(document).startswith("? Cannot judge: the log shows a cache hit")
+
+
+def test_no_kernels_and_no_findings() -> None:
+    document = sum_abs()
+    assert printed({**document, "findings": []}).startswith("+ No missed fusion found")
+    assert printed({**document, "findings": document["findings"][1:]}).startswith("i No missed fusion worth acting on")
+    assert "Nothing to judge" in printed({**document, "findings": [], "passes": []})
+
+
+def test_a_refuted_finding_claims_no_saving() -> None:
+    text = printed(block())
+    assert "withdrawn: a run on the GPU showed no gain" in text
+    assert "40.0 us (modelled)" not in text
+
+
+def test_loops_are_folded() -> None:
+    text = printed(block())
+    assert "loop of 2 kernels x12:" in text
+    assert re.search(r"\| vectorized_elem.* x12\s+37\.2 us", text)
+
+
+def kernel(name: str) -> dict[str, Any]:
+    return {"name": name, "ops": [], "shapes": [], "dtypes": [], "graph": None, "location": None}
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("abc", [("a", 1), ("b", 1), ("c", 1)]),
+        ("aab", [("a", 2), ("b", 1)]),
+        ("xababab", [("x", 1), ("ab", 3)]),
+        ("abab", [("a", 1), ("b", 1), ("a", 1), ("b", 1)]),
+        ("aabaabaab", [("aab", 3)]),
+        ("abcabcabcd", [("abc", 3), ("d", 1)]),
+    ],
+)
+def test_fold(names: str, expected: list[tuple[str, int]]) -> None:
+    folds = fold([kernel(n) for n in names])
+    got = [("".join(k["name"] for k in f.kernels), f.times) for f in folds]
+    assert got == expected
+    assert "".join(m["name"] for f in folds for m in f.members) == names
+
+
+def test_passes_with_different_bases_share_no_row() -> None:
+    document = sum_abs()
+    document["passes"][1]["per_step"]["time_basis"] = "predicted"
+    rows = [r for r in comparison(document) if r.key == "gpu_time_ns"]
+    assert [(r.basis, r.texts) for r in rows] == [("measured", ("754 us", "-")), ("predicted", ("-", "264 us"))]
+    assert all(r.ratio is None for r in rows)
+
+
+def test_large_steps_are_cut_and_say_so() -> None:
+    text = printed(many(2000, 500))
+    assert len(text.splitlines()) < 250
+    assert "more kernels; --verbose shows them" in text
+    assert ".. 10 more; --verbose shows them" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "expected"),
+    [("abcdefghij", 10, "abcdefghij"), ("abcdefghijk", 8, "abc..ijk"), ("abcdef", 3, "abc"), ("a\x1bb", 9, "a\\x1bb")],
+)
+def test_shorten(text: str, width: int, expected: str) -> None:
+    assert w.shorten(text, width) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(None, "-"), (0, "0 B"), (4, "4 B"), (8192, "8.19 kB"), (999_999, "1.00 MB"), (3 * 2**30, "3.22 GB"),
+     (2**31, "2.15 GB"), (123_456_789, "123 MB"), (99_960, "100 kB"), (9_996, "10.0 kB")],
+)  # fmt: skip
+def test_format_bytes(value: int | None, expected: str) -> None:
+    assert w.format_bytes(value) == expected
+
+
+def test_kernel_labels() -> None:
+    assert w.kernel_label("void at::native::f<4, A(int)>(int, B<C(int)>)") == "f<4, A(int)>"
+    assert w.kernel_label("triton_red_fused_0") == "triton_red_fused_0"
+    assert w.kernel_label("(x)") == "(x)"
+    assert w.op_list(["aten.abs.default", "aten.abs.default", "aten.sum"]) == "abs x2, sum"
+    assert w.plain(HOSTILE).endswith("\\x1b[31m\\u202e")
