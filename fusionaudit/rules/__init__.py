@@ -8,7 +8,35 @@ from typing import Protocol
 from fusionaudit.config import Config
 from fusionaudit.findings import Finding
 from fusionaudit.program.model import Program
-from fusionaudit.rules import fa101, fa102, fa103, fa104, fa105, fa107, fa112
+from fusionaudit.rules import (
+    fa101,
+    fa102,
+    fa103,
+    fa104,
+    fa105,
+    fa106,
+    fa107,
+    fa108,
+    fa111,
+    fa112,
+    fa113,
+    fa114,
+    fa115,
+    fa116,
+    fa117,
+    fa118,
+    fa201,
+    fa202,
+    fa203,
+    fa204,
+    fa301,
+    fa302,
+    fa303,
+    fa304,
+    fa305,
+    fa306,
+    fa307,
+)
 
 
 class Rule(Protocol):
@@ -23,7 +51,35 @@ class Rule(Protocol):
         ...
 
 
-RULES: tuple[Rule, ...] = (fa101, fa102, fa103, fa104, fa105, fa107, fa112)
+RULES: tuple[Rule, ...] = (
+    fa101,
+    fa102,
+    fa103,
+    fa104,
+    fa105,
+    fa106,
+    fa107,
+    fa108,
+    fa111,
+    fa112,
+    fa113,
+    fa114,
+    fa115,
+    fa116,
+    fa117,
+    fa118,
+    fa201,
+    fa202,
+    fa203,
+    fa204,
+    fa301,
+    fa302,
+    fa303,
+    fa304,
+    fa305,
+    fa306,
+    fa307,
+)
 """All rules in order of their codes."""
 
 

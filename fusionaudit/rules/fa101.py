@@ -6,9 +6,9 @@ is written to global memory and read again.
 Why it costs: elementwise kernels do nothing but move memory. Three of them over x move six times x where one moves it
 twice: relu(x * s + b) over 2^28 floats took 1527 us as three kernels and 508 us as one on an H200.
 
-How it is measured: chains come from dataflow (same storage, same elements, one stream, no host read between). Bytes now
-are the sum of what each op must move; the minimum is what enters and leaves the chain. The saving is the kernels' time
-less that of one kernel with the minimum bytes at the device's attainable bandwidth.
+How it is measured: chains come from dataflow (same storage, same elements, one stream, no host read between). Bytes
+now are the sum of what each op must move; the minimum is what enters and leaves the chain. The saving is the kernels'
+time less that of one kernel with the minimum bytes at the device's attainable bandwidth.
 
 When it is wrong: a value that the script keeps for later (in a list, as a return value) without reading it again in
 the step counts as an intermediate. Values that stay in L2 between two kernels cost less than their bytes say.

@@ -11,8 +11,8 @@ How it is measured: from dataflow, as FA101; the minimum is the producers' input
 When it is wrong: where the script keeps the elementwise result without reading it again in the step. Reductions of a
 few large rows need a second stage, which costs a small launch more than the model says.
 
-What to do: torch.compile the expression; for sums of products use torch.dot, torch.linalg.vector_norm or einsum, which
-do not write the product.
+What to do: torch.compile the expression; for sums of products use torch.dot, torch.linalg.vector_norm or einsum,
+which do not write the product.
 """
 
 from __future__ import annotations

@@ -7,11 +7,11 @@ Why it costs: a copy reads and writes its tensor once for no work. A float32 wei
 each of 64 calls moves 1.6 GB a step.
 
 How it is measured: eager: chains of copies with at most one kernel of work (dataflow), casts of one value repeated in
-a step, and copies between two kernels that cannot fuse. Compiled: generated kernels whose ops only move or cast, apart
-from casts of parameters (FA108 has those).
+a step, and copies between two kernels that cannot fuse. Compiled: generated kernels whose ops only move or cast,
+apart from casts of parameters (FA108 has those).
 
-When it is wrong: a copy can be wanted: to keep a value that is overwritten later, or as a layout that makes a following
-matmul or convolution faster.
+When it is wrong: a copy can be wanted: to keep a value that is overwritten later, or as a layout that makes a
+following matmul or convolution faster.
 
 What to do: cast or lay out once, outside the loop; let the producer write the wanted dtype; keep one memory format
 throughout; torch.compile the region.

@@ -8,7 +8,8 @@ and by torch.compile 509.8 us on an H200.
 
 How it is measured: the ops in the output code of the graph that ran, not the comments or names of kernels.
 
-When it is wrong: one kernel is not always a fast one: see FA304 (far under the bandwidth), FA305 (reads again), FA301.
+When it is wrong: one kernel is not always a fast one: see FA304 (far under the bandwidth), FA305 (reads again),
+FA301.
 
 What to do: nothing; keep these lines inside the compiled region, and guard it (fusionaudit baseline).
 """

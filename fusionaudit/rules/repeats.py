@@ -51,18 +51,26 @@ def claimed_ops(program: Program, p: Pass, config: Config) -> frozenset[int]:
 
 
 def parameter_loops(p: Pass) -> tuple[Loop, ...]:
-    """Elementwise and norm work done tensor by tensor over many tensors: in the optimizer, or in place on parameters.
+    """Elementwise and norm work done tensor by tensor: in an optimizer, or in place on parameters and gradients.
 
-    Grouped by line; a loop has the same op at least once for each of several different storages.
+    Grouped by line; the same op has to run on several storages that no forward op of this step wrote (so an in-place
+    activation in each layer is none).
     """
     by_line: dict[tuple[object, ...], list[Op]] = defaultdict(list)
+    activations: set[str] = set()
     for op in p.ops:
-        if category(op) is None or op_kind(op) not in _LOOPED or op.phase == "backward":
+        if category(op) is None:
             continue
-        in_place = [op.inputs[i] for i in op.mutated if i < len(op.inputs)]
-        if op.phase == "optimizer" or any(t.is_parameter for t in in_place):
+        target = op.inputs[0].storage if op.inputs else None
+        kind = op_kind(op)
+        optimizer = op.phase == "optimizer"
+        updates = 0 in op.mutated and target is not None and target not in activations
+        measures = kind == "reduction" and target is not None and target not in activations
+        if kind in _LOOPED and op.phase != "backward" and (optimizer or updates or measures):
             where = op.location and (op.location.file, op.location.line)
             by_line[(op.phase, where)].append(op)
+        if op.phase == "forward":
+            activations.update(t.storage for t in op.outputs if t.storage is not None and t.storage != target)
     out = []
     for (phase, _), ops in by_line.items():
         touched: dict[str, set[str]] = defaultdict(set)
@@ -70,7 +78,8 @@ def parameter_loops(p: Pass) -> tuple[Loop, ...]:
             for tensor in op.inputs[:1]:
                 if tensor.storage is not None and tensor.numel > 1:
                     touched[op.name].add(tensor.storage)
-        looped = {name for name, storages in touched.items() if len(storages) >= _MANY_PARAMETERS}
+        least = _MANY_PARAMETERS if phase == "optimizer" else 2 * _MANY_PARAMETERS
+        looped = {name for name, storages in touched.items() if len(storages) >= least}
         mine = tuple(op for op in ops if op.name in looped)
         if not mine:
             continue
@@ -91,7 +100,6 @@ def recurrences(program: Program, p: Pass, config: Config) -> tuple[Loop, ...]:
     """The same small op from one line again and again, each depending on the one before (an RNN as a Python loop)."""
     flow = dataflow(p)
     kernels = {k.id: k for k in p.kernels}
-    last: dict[tuple[object, ...], int] = {}
     depth: dict[int, int] = {}
     by_key: dict[tuple[object, ...], list[int]] = defaultdict(list)
     # turns[i]: for the op at i, how many earlier runs of the same op (line, shapes) its inputs depend on in a row.
@@ -109,7 +117,6 @@ def recurrences(program: Program, p: Pass, config: Config) -> tuple[Loop, ...]:
         depth[step.index] = before[key]
         carried.append(before)
         by_key[key].append(step.index)
-        last[key] = step.index
     in_loop: dict[tuple[object, ...], list[int]] = defaultdict(list)
     turns: dict[tuple[object, ...], int] = {}
     for key, indices in by_key.items():

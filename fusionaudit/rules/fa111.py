@@ -1,0 +1,147 @@
+"""Inductor kept two fusible kernels apart.
+
+What: two or more generated kernels of one graph share data and iterate over the same elements (or are the two stages
+of one split reduction, or rows of the same length, or a pad or cat of nearly the same size), and still are kernels of
+their own. The finding has Inductor's own reason from its fusion log, with ops and lines put back in.
+
+Why it costs: what they share goes through memory twice, and each is a launch. Three statistics of one 64 MB tensor
+are one pass by hand and six launches by torch 2.11.
+
+How it is measured: groups come from the buffers and sizes in the output code; the bytes at stake are those of values
+that only the group needs and of inputs that several of its kernels read. Pairs without shared data, pairs with a
+library call between them, and reductions over different axes never show. The second stage of a split reduction over
+large data is worth nothing and is information.
+
+When it is wrong: keeping kernels apart can be right: fewer registers, more parallelism for few long rows, less memory
+held at once. Inductor does not benchmark by default.
+
+What to do: what the message names: torch._inductor.config.triton.cooperative_reductions for split reductions,
+combo_kernels for rows of the same length, another axis or layout for outer reductions; measure both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fusionaudit.config import Config
+from fusionaudit.findings import Finding, Location
+from fusionaudit.inductor.model import CompiledGraph, FusionDecision
+from fusionaudit.program.costs import sum_known
+from fusionaudit.program.model import Kernel, Pass, Program
+from fusionaudit.rules.graph_groups import CallGroup, Why, groups
+from fusionaudit.rules.judging import human_bytes, human_time, kernel_ns, merged_ns, short, worth
+
+CODE = "FA111"
+TITLE = "Inductor kept fusible kernels apart"
+
+_REMEDIES: dict[Why, str] = {
+    "split": "try torch._inductor.config.triton.cooperative_reductions = True: the stages are then one kernel",
+    "rows": "try torch._inductor.config.combo_kernels = True: rows of one length then share a launch",
+    "size": "write the padded or joined form first and take a view of it for the other readers",
+    "same": "see the reason; often another order of dimensions or one common layout lets them fuse",
+    "prologue": "use a kernel that unpacks inside the matmul, or max-autotune's prologue fusion",
+}
+_GUESSES: dict[Why, str] = {
+    "split": "the reduction is split in stages to use all SMs",
+    "rows": "the kernels have rows of the same length but different row counts, and Inductor fuses equal sizes only",
+    "size": "pad or cat changes the number of elements, and Inductor fuses equal sizes only",
+    "same": "Inductor's log names no reason for this pair",
+    "prologue": "Inductor calls the library for this matmul and writes its operand out first",
+}
+
+
+def check(program: Program, config: Config) -> Iterator[Finding]:
+    """One finding for each group, in each graph that ran."""
+    for p in program.passes:
+        if p.name != "compiled" and not p.name.startswith("imported"):
+            continue
+        ran = {k.graph for k in p.kernels if k.graph is not None}
+        for graph in p.log.graphs:
+            if graph.id not in ran:
+                continue
+            for group in groups(graph):
+                yield _finding(program, p, config, graph, group)
+
+
+def decision_for(p: Pass, graph: CompiledGraph, group: CallGroup) -> FusionDecision | None:
+    """Inductor's word on a pair of this group: the one that names most of the pair's nodes."""
+    nodes = [set(graph.calls[i].nodes) for i in group.calls]
+    best: tuple[int, FusionDecision] | None = None
+    for decision in p.log.decisions:
+        if decision.graph != graph.id:
+            continue
+        first, second = set(decision.first_nodes), set(decision.second_nodes)
+        for i, a in enumerate(nodes):
+            for j, b in enumerate(nodes):
+                if i == j or not first & a or not second & b or first & b or second & a:
+                    continue
+                score = len(first & a) + len(second & b)
+                if best is None or score >= best[0]:
+                    best = (score, decision)
+    return None if best is None else best[1]
+
+
+def _kernels(p: Pass, graph: CompiledGraph, group: CallGroup) -> list[Kernel]:
+    indices = {graph.calls[i].index for i in group.calls}
+    return [k for k in p.kernels if k.graph == graph.id and k.call in indices]
+
+
+def _finding(program: Program, p: Pass, config: Config, graph: CompiledGraph, group: CallGroup) -> Finding:
+    kernels = _kernels(p, graph, group)
+    runs = max(1, round(len(kernels) / len(group.calls)))
+    avoidable = None if group.avoidable_bytes is None else group.avoidable_bytes * runs
+    saving = _saving(program, p, kernels, group, runs)
+    judged = worth(program, p, config, saving_ns=saving, avoidable_bytes=avoidable)
+    decision = decision_for(p, graph, group)
+    why = "prologue" if "prologue" in group.why else max(sorted(set(group.why)), key=group.why.count)
+    ops = tuple(op for i in group.calls for op in graph.calls[i].aten)
+    reason = _GUESSES[why]
+    if decision is not None and "no shared data" not in decision.reason:
+        reason = f"{_GUESSES[why]}; Inductor: {decision.reason}" if why != "same" else f"Inductor: {decision.reason}"
+    elif decision is not None and why == "same":
+        reason = "Inductor sees no shared data because the two index it differently"
+    names = [graph.calls[i].target for i in group.calls]
+    message = f"{len(names)} kernels ({short(ops)}) could be one and share {human_bytes(group.avoidable_bytes)}"
+    if saving:
+        message += f"; one kernel would save about {human_time(saving)} a step"
+    return Finding(
+        rule=CODE,
+        pass_name=p.name,
+        severity=judged.severity,
+        message=message,
+        ops=ops,
+        kernel_ids=tuple(k.id for k in kernels),
+        location=_location(graph, group, decision),
+        avoidable_bytes=avoidable,
+        saving_ns=saving,
+        basis=judged.basis,
+        reason=reason,
+        remedy=_REMEDIES[why],
+        confidence="high" if decision is not None or why == "split" else "medium",
+        evidence={
+            "cause": decision.cause if decision is not None else why,
+            "kernels": len(names),
+            "runs": runs,
+            "share_of_step": judged.share,
+        },
+        graph=graph.id,
+        key=f"{graph.kind} {why}",
+    )
+
+
+def _location(graph: CompiledGraph, group: CallGroup, decision: FusionDecision | None) -> Location | None:
+    if decision is not None and decision.location is not None:
+        return decision.location
+    return next((graph.calls[i].location for i in group.calls if graph.calls[i].location is not None), None)
+
+
+def _saving(program: Program, p: Pass, kernels: list[Kernel], group: CallGroup, runs: int) -> int | None:
+    times = [kernel_ns(k, program.device) for k in kernels]
+    now = sum_known(times)
+    moved = sum_known(k.global_bytes for k in kernels)
+    if now is None or moved is None or group.avoidable_bytes is None or not kernels:
+        return None
+    if "prologue" in group.why:
+        return None if program.device is None else program.device.transfer_ns(group.avoidable_bytes * runs)
+    after = merged_ns(p, program.device, kernels, max(0, moved // runs - group.avoidable_bytes))
+    return None if after is None else max(0, now - after * runs)

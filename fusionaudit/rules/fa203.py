@@ -1,0 +1,67 @@
+"""CUDA graph requested and skipped (or recorded again and again).
+
+What: mode="reduce-overhead" or "max-autotune" asked for CUDA graphs and the log says why a graph, or a part of it,
+runs without, or that one is recorded anew for each size.
+
+Why it costs: the launches that the user thinks are gone are there; re-recording costs more than it saves.
+
+How it is measured: the cudagraphs log of the compiled pass, one finding for each reason.
+
+When it is wrong: a partition without a graph can be tiny; compare the launches.
+
+What to do: what the reason asks for: move CPU scalars to the GPU, leave data-dependent sizes outside, pad to a few
+sizes or mark them static, run inference under torch.no_grad(), call torch.compiler.cudagraph_mark_step_begin().
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+from fusionaudit.config import Config
+from fusionaudit.findings import Finding
+from fusionaudit.inductor.model import CudagraphSkip
+from fusionaudit.program.model import Program
+
+CODE = "FA203"
+TITLE = "CUDA graph requested and skipped"
+
+_REMEDIES: tuple[tuple[str, str], ...] = (
+    (r"cpu|DeviceCopy", "keep scalars and inputs on the GPU, or pass Python numbers"),
+    (r"dynamic|unbacked|symint|distinct sizes|sizes", "pad to a few sizes, or torch._dynamo.mark_static"),
+    (r"pending|backward|no_grad|fast path", "run inference under torch.no_grad(), or call "
+     "torch.compiler.cudagraph_mark_step_begin() before each step"),
+    (r"mutat", "do not write into inputs; return new tensors"),
+    (r"nonzero|data.dependent|incompatible", "move the op with a size from data out of the compiled function"),
+)  # fmt: skip
+_NUMBERS = re.compile(r"\b(op|buf|arg)?\d+(_\d+)*\b")
+
+
+def check(program: Program, config: Config) -> Iterator[Finding]:
+    """One finding for each reason and place."""
+    for p in program.passes:
+        if p.name != "compiled" and not p.name.startswith("imported"):
+            continue
+        groups: dict[tuple[object, ...], list[CudagraphSkip]] = defaultdict(list)
+        for skip in p.log.cudagraph_skips:
+            where = skip.location and (skip.location.file, skip.location.line)
+            groups[(_NUMBERS.sub("N", skip.reason), where)].append(skip)
+        for (reason, _), group in groups.items():
+            first = group[0]
+            remedy = next(
+                (text for pattern, text in _REMEDIES if re.search(pattern, first.reason, re.I)), "see the reason"
+            )
+            graphs = {s.compile_id for s in group}
+            launches = sum(k.graph is not None and k.graph.rsplit("/", 1)[0] in graphs for k in p.kernels)
+            yield Finding(
+                rule=CODE,
+                pass_name=p.name,
+                severity="warning",
+                message=f"a CUDA graph was asked for and not used as asked: {first.reason}",
+                location=first.location,
+                reason=first.reason,
+                remedy=remedy,
+                evidence={"times": len(group), "launches": launches},
+                key=str(reason),
+            )

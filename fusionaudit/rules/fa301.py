@@ -1,0 +1,74 @@
+"""Fused too much: spills to local memory.
+
+What: a generated kernel needs more registers than a thread has, so values go to local memory (global memory, cached)
+and come back.
+
+Why it costs: each spilled value is a store and a load for every thread. Mixed-order reductions that took in node
+after node cost 6.3 ms a step on a small transformer (pytorch 179423).
+
+How it is measured: from ptxas (`-v`: bytes of spill stores and loads of the kernel at its configuration), or from the
+trace (local memory a thread) for kernels that were launched. A kernel counts from 32 bytes a thread on: 8 values.
+
+When it is wrong: a few spilled bytes outside the loop cost nothing. Local memory that a trace shows may be a stack
+array instead of spills.
+
+What to do: split the region with a graph break or torch._dynamo.disable at the place that the lines show; lower
+torch._inductor.config.realize_reads_threshold or max_fusion_size; for mixed-order reductions turn off
+torch._inductor.config.triton.mix_order_reduction.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from fusionaudit.config import Config
+from fusionaudit.findings import Finding
+from fusionaudit.program.model import Kernel, Program
+from fusionaudit.rules.judging import human_time, kernel_ns, short, step_ns
+
+CODE = "FA301"
+TITLE = "fused too much: spills to local memory"
+
+_LEAST_BYTES = 32
+
+
+def spilled_bytes(kernel: Kernel) -> int | None:
+    """Bytes a thread that the kernel keeps in local memory; ptxas knows spills, a trace only local memory."""
+    return kernel.spill_bytes if kernel.spill_bytes is not None else kernel.local_memory_bytes
+
+
+def check(program: Program, config: Config) -> Iterator[Finding]:
+    """One finding for each generated kernel that spills."""
+    for p in program.passes:
+        if p.name not in ("compiled", "imported"):
+            continue
+        total = step_ns(p, program.device)
+        groups: dict[tuple[object, ...], list[Kernel]] = defaultdict(list)
+        for kernel in p.kernels:
+            generated = kernel.graph is not None or kernel.name.startswith("triton_")
+            if generated and (spilled_bytes(kernel) or 0) >= _LEAST_BYTES:
+                groups[(kernel.graph, kernel.name)].append(kernel)
+        for (graph, _), group in groups.items():
+            first = group[0]
+            times = [kernel_ns(k, program.device) for k in group]
+            taken = sum(t for t in times if t is not None)
+            share = taken / total if total else None
+            yield Finding(
+                rule=CODE,
+                pass_name=p.name,
+                severity="info" if share is not None and share < 0.01 else "warning",
+                message=f"{first.name} keeps {spilled_bytes(first)} bytes a thread in local memory "
+                f"({first.registers or '?'} registers, {len(group)} launch(es) a step"
+                + (f", {human_time(taken)}" if taken else "")
+                + f"): {short(first.op_names)}",
+                ops=first.op_names,
+                kernel_ids=tuple(k.id for k in group),
+                location=first.location,
+                reason="more values live at once than a thread has registers for",
+                remedy="split the fused region, or turn off mixed-order reductions for it",
+                confidence="high" if first.spill_bytes is not None else "medium",
+                evidence={"spill_bytes": spilled_bytes(first), "registers": first.registers, "share_of_step": share},
+                graph=None if graph is None else str(graph),
+                key=first.phase,
+            )

@@ -1,0 +1,208 @@
+"""Generated kernels of one graph that one kernel could have been: by shared data and iteration space, not by name."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Literal
+
+from fusionaudit.inductor.model import CompiledGraph, GeneratedCall, GeneratedKernel
+from fusionaudit.tensors import Tensor
+
+Why = Literal["split", "same", "rows", "size", "prologue"]
+"""Why a pair fits: second stage of a split reduction, same iteration space, same row length with other row counts
+(combo kernel), pad or cat of another size, expansion into a matmul's operand."""
+
+Value = tuple[str, int]
+
+EXPANSION = 2.0
+"""A producer that writes this many times what it reads (dequantisation) is worth taking into the matmul itself."""
+_RESIZING = ("constant_pad_nd", "cat", "slice", "pad")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallFlow:
+    """Values (storage, version) that each call of a graph reads and writes, and the dependences between calls."""
+
+    uses: tuple[tuple[tuple[Value, Tensor], ...], ...]
+    makes: tuple[tuple[tuple[Value, Tensor], ...], ...]
+    maker: dict[Value, int]
+    readers: dict[Value, tuple[int, ...]]
+    upstream: tuple[int, ...]
+    final: frozenset[Value]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallGroup:
+    """Positions (into ``graph.calls``) of generated kernels that one kernel could have been, and why."""
+
+    calls: tuple[int, ...]
+    why: tuple[Why, ...]
+    avoidable_bytes: int | None
+
+
+def call_flow(graph: CompiledGraph) -> CallFlow:
+    """Dataflow over the calls of a graph; reused buffers are told apart by versions."""
+    version: dict[str, int] = defaultdict(int)
+    uses: list[tuple[tuple[Value, Tensor], ...]] = []
+    makes: list[tuple[tuple[Value, Tensor], ...]] = []
+    upstream: list[int] = []
+    maker: dict[Value, int] = {}
+    readers: dict[Value, list[int]] = defaultdict(list)
+    for position, call in enumerate(graph.calls):
+        mask = 0
+        mine: list[tuple[Value, Tensor]] = []
+        for tensor in call.reads:
+            if tensor.storage is None:
+                continue
+            value = (tensor.storage, version[tensor.storage])
+            mine.append((value, tensor))
+            readers[value].append(position)
+            if value in maker:
+                mask |= upstream[maker[value]] | 1 << maker[value]
+        made: list[tuple[Value, Tensor]] = []
+        for tensor in call.writes:
+            if tensor.storage is None:
+                continue
+            old = (tensor.storage, version[tensor.storage])
+            for reader in readers.get(old, ()):
+                if reader < position:
+                    mask |= upstream[reader] | 1 << reader
+            if old in maker:
+                mask |= upstream[maker[old]] | 1 << maker[old]
+            version[tensor.storage] += 1
+            value = (tensor.storage, version[tensor.storage])
+            maker[value] = position
+            made.append((value, tensor))
+        uses.append(tuple(mine))
+        makes.append(tuple(made))
+        upstream.append(mask)
+    kept = set(graph.outputs) | {t.storage for t in graph.inputs if t.storage}
+    return CallFlow(
+        uses=tuple(uses),
+        makes=tuple(makes),
+        maker=maker,
+        readers={v: tuple(r) for v, r in readers.items()},
+        upstream=tuple(upstream),
+        final=frozenset((s, n) for s, n in version.items() if s in kept),
+    )
+
+
+def space(kernel: GeneratedKernel | None, call: GeneratedCall) -> tuple[int, int] | None:
+    """(elements, reduction length) of a kernel's iteration space; ``None`` where a size is not known."""
+    if kernel is None or not kernel.numels:
+        return None
+    names = list(kernel.numels)
+    sizes = dict(kernel.numels)
+    if len(call.numels) == len(names):
+        sizes = dict(zip(names, call.numels, strict=True))
+    if any(v is None for v in sizes.values()):
+        return None
+    outer = math.prod(v for n, v in sizes.items() if v is not None and not n.startswith("r"))
+    inner = math.prod(v for n, v in sizes.items() if v is not None and n.startswith("r"))
+    return outer, inner
+
+
+def _fits(
+    graph: CompiledGraph, kernels: dict[str, GeneratedKernel], flow: CallFlow, first: int, second: int
+) -> Why | None:
+    """Why these two generated kernels could be one; ``None`` where they could not."""
+    a, b = graph.calls[first], graph.calls[second]
+    ka, kb = kernels.get(a.target), kernels.get(b.target)
+    sa, sb = space(ka, a), space(kb, b)
+    if ka is None or kb is None or sa is None or sb is None:
+        return None
+    fed = {v for v, _ in flow.makes[first]} & {v for v, _ in flow.uses[second]}
+    common = {v for v, _ in flow.uses[first]} & {v for v, _ in flow.uses[second]}
+    if not fed and not common:
+        return None
+    if ka.split_reduction and fed:
+        return "split"
+    if sa == sb or (sa[0] * sa[1] == sb[0] * sb[1] and 1 in (sa[1], sb[1])):
+        return "same"
+    if not fed and sa[1] == sb[1] > 1 and sa[0] != sb[0]:
+        return "rows"
+    if fed and any(op.split(".")[-1] in _RESIZING or op in _RESIZING for op in b.aten) and sb[1] == 1:
+        ratio = sb[0] / max(1, sa[0] * sa[1])
+        return "size" if 0.5 <= ratio <= 2 and sb[0] != sa[0] * sa[1] else None
+    return None
+
+
+def _convex(mask: int, upstream: tuple[int, ...]) -> bool:
+    for position, above in enumerate(upstream):
+        if mask >> position & 1:
+            continue
+        if above & mask and any(
+            mask >> later & 1 and upstream[later] >> position & 1 for later in range(len(upstream))
+        ):
+            return False
+    return True
+
+
+def avoidable(flow: CallFlow, members: tuple[int, ...]) -> int | None:
+    """Bytes that one kernel would not move: values that only the group needs, and inputs that several calls read."""
+    inside = set(members)
+    total = 0
+    seen: dict[Value, int] = defaultdict(int)
+    largest: dict[Value, int] = {}
+    for member in members:
+        for value, tensor in flow.uses[member]:
+            size = tensor.nbytes
+            if size is None:
+                return None
+            seen[value] += 1
+            largest[value] = max(size, largest.get(value, 0))
+    for value, count in seen.items():
+        made_here = flow.maker.get(value) in inside
+        total += (count if made_here else count - 1) * largest[value]
+        if made_here and value not in flow.final and all(r in inside for r in flow.readers.get(value, ())):
+            total += largest[value]
+    return total
+
+
+def groups(graph: CompiledGraph) -> list[CallGroup]:
+    """Groups of two or more generated kernels that could be one, and expansions into a matmul's operand."""
+    flow = call_flow(graph)
+    kernels = {k.name: k for k in graph.kernels}
+    generated = [i for i, c in enumerate(graph.calls) if c.kind == "triton"]
+    home = {i: i for i in generated}
+    masks = {i: 1 << i for i in generated}
+    why: dict[int, list[Why]] = {i: [] for i in generated}
+    pairs = [
+        (first, second, found)
+        for n, second in enumerate(generated)
+        for first in reversed(generated[:n])
+        if (found := _fits(graph, kernels, flow, first, second)) is not None
+    ]
+    # A split reduction's two stages first: what follows the second stage then sees them as one.
+    for first, second, found in sorted(pairs, key=lambda p: (p[2] != "split", p[1], -p[0])):
+        a, b = home[first], home[second]
+        if a == b or not _convex(masks[a] | masks[b], flow.upstream):
+            continue
+        masks[a] |= masks[b]
+        why[a] += [*why.pop(b), found]
+        for member in [m for m, root in home.items() if root == b]:
+            home[member] = a
+        masks.pop(b)
+    out = []
+    for root, mask in masks.items():
+        members = tuple(i for i in generated if mask >> i & 1)
+        if len(members) > 1:
+            out.append(CallGroup(calls=members, why=tuple(why[root]), avoidable_bytes=avoidable(flow, members)))
+    return out + _prologues(graph, flow)
+
+
+def _prologues(graph: CompiledGraph, flow: CallFlow) -> list[CallGroup]:
+    out = []
+    for position, call in enumerate(graph.calls):
+        if call.kind != "triton" or len(flow.makes[position]) != 1 or call.category != "pointwise":
+            continue
+        value, tensor = flow.makes[position][0]
+        readers = flow.readers.get(value, ())
+        if len(readers) != 1 or value in flow.final or graph.calls[readers[0]].category != "matmul":
+            continue
+        if tensor.nbytes is None or not call.read_bytes or tensor.nbytes < EXPANSION * call.read_bytes:
+            continue
+        out.append(CallGroup(calls=(position, readers[0]), why=("prologue",), avoidable_bytes=2 * tensor.nbytes))
+    return out
