@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from fusionaudit.diff import Change, Changes, compare, line_id, reason_for
 from fusionaudit.errors import EXIT_ERROR, EXIT_FINDINGS, EXIT_OK, AuditError
 from fusionaudit.explain import describe, figures
 from fusionaudit.findings import Finding, Location, Severity
-from fusionaudit.groups import Lock, Ref, lock_of
+from fusionaudit.groups import Lock, Ref, bare, lock_of
 from fusionaudit.report.document import Document, finding_json
 
 Outcome = Literal["regression", "changed", "improvement", "same"]
@@ -96,12 +97,28 @@ def limits_from(table: dict[str, Any]) -> Limits:
         raise AuditError("[tool.fusionaudit.check]: launches, bytes and bytes-percent are numbers") from None
 
 
-def _roots(changes: Changes) -> list[_Cluster]:
-    """The edits that explain the changes, the strongest first: an edited line that breaks or syncs, then edited lines
-    in order of execution (eager first: it is what the program asks for). Lines of one edit are one root."""
+_SAYS_DYNAMIC = re.compile(r"\bdynamic\s*=|\bmark_dynamic\b")
+
+
+def _dynamic_lines(document: Document) -> list[Ref]:
+    """The lines of the program that ask for symbolic sizes."""
+    return [
+        Ref(file=file.rsplit("/", 1)[-1], function="<module>", code=bare(text), path=file, line=int(number))
+        for file, lines in (document.get("sources") or {}).items()
+        for number, text in lines.items()
+        if _SAYS_DYNAMIC.search(bare(text))
+    ]
+
+
+def _roots(changes: Changes, document: Document) -> list[_Cluster]:
+    """The edits that explain the changes, the strongest first: the line that makes sizes dynamic, an edited line that
+    breaks or syncs, then edited lines in order of execution (eager first: it is what the program asks for). Lines of
+    one edit are one root."""
     events = [c for c in changes.changes if c.new and c.new[0].what != "kernel"]
     kernels = sorted((c for c in changes.changes if c not in events), key=lambda c: c.pass_name != "eager")
     roots: list[_Cluster] = []
+    if any(c.kind == "dynamic" for c in changes.changes):
+        roots = [_Cluster(refs=[ref]) for ref in _dynamic_lines(document)[:1]]
     for change in (*events, *kernels):
         for ref in change.refs:
             if line_id(ref) not in changes.edited:
@@ -120,9 +137,9 @@ def _near(a: Ref, b: Ref) -> bool:
     return (a.path, a.function) == (b.path, b.function) and abs(a.line - b.line) <= _NEAR_LINES
 
 
-def _clusters(changes: Changes) -> list[_Cluster]:
+def _clusters(changes: Changes, document: Document) -> list[_Cluster]:
     """Each change under the edit that explains it; without an edited line, all under the first event or change."""
-    roots = _roots(changes)
+    roots = _roots(changes, document)
     if not roots:
         events = [c for c in changes.changes if c.new and c.new[0].what != "kernel" and c.refs]
         placed = events or [c for c in changes.changes if c.refs] or list(changes.changes)
@@ -268,7 +285,7 @@ def check(
     findings: list[Finding] = []
     told: list[str] = []
     results: list[Outcome] = []
-    for cluster in _clusters(changes) if changes.changes else []:
+    for cluster in _clusters(changes, document) if changes.changes else []:
         result = outcome(cluster.changes, limits)
         finding = _finding(cluster, result, document, changes.totals)
         allowed = _allowed(cluster, limits, today) if result in ("regression", "changed") else None

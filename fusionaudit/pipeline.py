@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from fusionaudit.rules import run_rules
 from fusionaudit.store import AUDIT_DB, save
 
 _CONTEXT_LINES = 3
+_COMPILING = re.compile(r"\btorch\.compile\b|\bmark_dynamic\b|\bdynamic\s*=")
+"""Lines that decide how code is compiled are kept too: the guard names them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +77,7 @@ def source_lines(program: Program, capture: Path | None) -> dict[str, dict[str, 
             lines = path.read_text(errors="replace").splitlines()
         except OSError:
             continue
+        numbers |= {n for n, text in enumerate(lines, start=1) if _COMPILING.search(text)}
         out[file] = {str(n): lines[n - 1][:400] for n in sorted(numbers) if 1 <= n <= len(lines)}
     return out
 
@@ -159,7 +163,9 @@ def analyze(
             raise AuditError(f"{path}: no such file or folder")
     if len(paths) == 1 and paths[0].is_dir():
         if not (paths[0] / MANIFEST).exists():
-            raise AuditError(f"{paths[0]}: a folder without {MANIFEST}", remedy="give a folder made by `fusionaudit run`")
+            raise AuditError(
+                f"{paths[0]}: a folder without {MANIFEST}", remedy="give a folder made by `fusionaudit run`"
+            )
         return audit(paths[0], out=out, config=config, fail_on=fail_on)
     exports = []
     for path in paths:

@@ -168,6 +168,9 @@ def test_dynamic_sizes_fail() -> None:
     result = checked(document(graphs=[graph(symbols={"s0": 1024})]))
     assert (result.verdict, result.exit_code) == ("changed", 1)
     assert "symbolic" in result.findings[0].message
+    lines = {**LINES, 30: "model = torch.compile(model, dynamic=True)  # any batch"}
+    result = checked(document(graphs=[graph(symbols={"s0": 1024})], lines=lines))
+    assert "block.py:30 `model = torch.compile(model, dynamic=True)`" in result.findings[0].message
 
 
 def test_two_edits_far_apart_are_two_findings() -> None:
