@@ -2,7 +2,7 @@
 {
   const holder = document.getElementById("plot");
   const note = document.getElementById("plot-note");
-  const MOST = 1500; // dots; more make hovering slow and the picture no clearer
+  const MOST = 1000; // dots; more make hovering slow and the picture no clearer
   const usable = KINDS.filter((kind) => kind.rate && kind.bytesEach);
   const shown = [...usable].sort((a, b) => b.time - a.time).slice(0, MOST);
   let dots = [], at = -1;
@@ -46,10 +46,12 @@
     const most = Math.max(...shown.map((kind) => kind.time));
     dots = shown.map((kind, index) => {
       const size = 3 + 11 * Math.sqrt(kind.time / most), x = X(xs[index]), y = Y(ys[index]);
-      const paint = { class: "dot", "data-index": index, fill: colour(`c-${familyOf(kind)}`), stroke: colour(`c-${familyOf(kind)}`) };
-      return kind.pass === 0 ? shape("circle", { ...paint, cx: x, cy: y, r: size })
+      const paint = { class: "dot", "data-index": index };
+      const dot = kind.pass === 0 ? shape("circle", { ...paint, cx: x, cy: y, r: size })
         : kind.pass === 1 ? shape("rect", { ...paint, x: x - size * 0.88, y: y - size * 0.88, width: size * 1.76, height: size * 1.76 })
           : shape("path", { ...paint, d: `M${x} ${y - size * 1.2}L${x + size * 1.2} ${y}L${x} ${y + size * 1.2}L${x - size * 1.2} ${y}z` });
+      dot.style.fill = dot.style.stroke = `var(--c-${familyOf(kind)})`; // follows the theme by itself
+      return dot;
     });
     picture.append(...dots);
     holder.replaceChildren(picture);
@@ -93,7 +95,7 @@
     const families = [...new Set(shown.map(familyOf))].map((name) => { const key = make("i"); key.style.background = `var(--c-${name})`; return make("span", {}, key, FAMILY_LABELS[name]); });
     document.getElementById("plot-legend").replaceChildren(...(DATA.passes.length > 1 ? shapes : []), ...families);
     let known = holder.clientWidth;
-    draw(); redraws.push(draw);
+    draw();
     new ResizeObserver(() => { if (Math.abs(holder.clientWidth - known) > 8) { known = holder.clientWidth; draw(); } }).observe(holder);
   } else {
     holder.removeAttribute("tabindex");

@@ -1,5 +1,5 @@
 // The kernel table: one row a kind of kernel; sorted and searched in memory, drawn a page at a time.
-const PAGE = 100;
+const PAGE = 50;
 let showInTable = () => {};
 {
   const table = document.getElementById("kernel-table");
@@ -113,7 +113,7 @@ let showInTable = () => {};
     if (row && !String(getSelection())) toggle(row);
   });
   for (const control of [search, passes, categories]) control.addEventListener("input", () => { limit = PAGE; apply(); });
-  more.addEventListener("click", () => { limit += PAGE * 5; draw(); });
+  more.addEventListener("click", () => { limit += PAGE * 4; draw(); });
 
   async function copy() {
     const text = [columns.map((column) => column.label), ...rows.map((kind) => columns.map((column) => column.key === "name" ? kind.name : column.key === "tensors" || column.key === "rate" ? column.text(kind) : String(column.key === "order" ? kind.id : column.key === "pass" ? kind.passName : column.value(kind) ?? "")))].map((line) => line.map((cell) => cell.replaceAll(/[\t\n]/g, " ")).join("\t")).join("\n");
