@@ -51,6 +51,7 @@ class DevicelessSession:
         from fusionaudit.capture.attention import choose_attention
         from fusionaudit.capture.cuda_api import redirect_api
         from fusionaudit.capture.eager_autocast import cuda_autocast
+        from fusionaudit.capture.factories import allocate_on_cpu
         from fusionaudit.capture.lowering import Lowering
         from fusionaudit.capture.redirect import RedirectMode, redirect_tensors
         from fusionaudit.capture.stand_in import stand_in
@@ -62,6 +63,7 @@ class DevicelessSession:
             patches, on_sync=self._sync, on_opaque=lambda name: self._opaque(name, ()),
             total_memory=self.device.memory_bytes or 80 * 2**30,
         )  # fmt: skip
+        allocate_on_cpu(patches, self.tensors)
         redirect_tensors(patches, self.tensors)
         choose_attention(patches, self.device, self.tensors)
         cuda_autocast(patches, self.tensors)

@@ -21,8 +21,8 @@ from fusionaudit.capture.patches import Patches, moved
 from fusionaudit.device import Device
 from fusionaudit.errors import AuditError
 
-_META, _CUDA_SLOT, _DEVICE_TYPES = 14, 1, 21
-"""c10::DeviceType: Meta, CUDA and the number of types; fixed by torch's serialization format."""
+_CUDA_SLOT, _PRIVATE_SLOT, _DEVICE_TYPES = 1, 20, 21
+"""c10::DeviceType: CUDA, PrivateUse1 and the number of types; fixed by torch's serialization format."""
 _NO_DEVICE = "fusionaudit_none"
 _GUARDS = "_ZN3c104impl26device_guard_impl_registryE"
 """c10::impl::device_guard_impl_registry, exported by libc10 since 1.0 (C10_API)."""
@@ -126,22 +126,43 @@ def _no_op_guard(patches: Patches) -> None:
     """Give C++ a device guard for CUDA that does nothing: slicing and autograd of fake CUDA tensors ask for one.
 
     torch does the same in a CUDA build without a GPU (``_ensureCUDADeviceGuardSet``); a CPU build has none to replace.
-    The one that stands for the meta device is put there.
+    The guard is torch's own for devices written in Python; it always answers device 0.
     """
     library = Path(torch.__file__).parent / "lib" / "libc10.so"
+    accelerators = getattr(torch._C, "_acc", None)
+    register = getattr(accelerators, "register_python_privateuseone_device_guard", None)
+    if register is None:
+        raise moved("torch._C._acc.register_python_privateuseone_device_guard")
     try:
         slots = (ctypes.c_void_p * _DEVICE_TYPES).in_dll(ctypes.CDLL(str(library)), _GUARDS)
     except (OSError, ValueError):
         raise moved("libc10's table of device guards") from None
-    before, no_op = slots[_CUDA_SLOT], slots[_META]
-    if not no_op:
-        raise moved("the device guard of the meta device")
-    slots[_CUDA_SLOT] = no_op
+    before, other = slots[_CUDA_SLOT], slots[_PRIVATE_SLOT]
+    if "guard" not in _kept:
+        _kept["guard"] = _guard_class(accelerators)()
+        register(_kept["guard"])
+        _kept["slot"] = slots[_PRIVATE_SLOT]
+        slots[_PRIVATE_SLOT] = other
+    slots[_CUDA_SLOT] = _kept["slot"]
     patches.on_undo(lambda: slots.__setitem__(_CUDA_SLOT, before))
-    # FakeTensorMode would install another guard, one that counts a device; the engine then asks CUDA about it.
+    # FakeTensorMode would install another guard over this one.
     patches.set(torch._C, "_ensureCUDADeviceGuardSet", lambda: None, optional=True)
     if before:
         _other_accelerator()
+
+
+_kept: dict[str, Any] = {}
+"""The guard and its address: C++ keeps the pointer, so they live as long as the process."""
+
+
+def _guard_class(accelerators: Any) -> type:
+    base: Any = accelerators.DeviceGuard
+
+    class Guard(base):  # type: ignore[misc]
+        def type_(self) -> Any:
+            return torch._C._autograd.DeviceType.CUDA  # type: ignore[attr-defined]
+
+    return Guard
 
 
 _local = threading.local()
