@@ -6,7 +6,9 @@ with harmless edits). A group is what a reviewer would call "the kernel that doe
 
 from __future__ import annotations
 
+import hashlib
 import io
+import math
 import tokenize
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +18,8 @@ from fusionaudit.report.document import Document
 from fusionaudit.tensors import Tensor
 
 LOCK_FORMAT = 1
+_MOST_TENSORS = 40
+"""Tensors of one kernel that are written out in a lock; a line of a reviewable file holds no more."""
 LOCKED_PASSES = ("eager", "compiled", "imported")
 
 DTYPE_SHORT = {
@@ -190,8 +194,13 @@ def _ops(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _tensors(data: Sequence[dict[str, Any]]) -> tuple[str, ...]:
-    """Tensors as text, in the order of the arguments."""
-    return tuple(short(Tensor.from_json(t)) for t in data)
+    """Tensors as text, in the order of the arguments; more than fit on a line (an optimizer's) as one text."""
+    texts = tuple(short(Tensor.from_json(t)) for t in data)
+    if len(texts) <= _MOST_TENSORS:
+        return texts
+    digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()[:8]
+    elements = sum(math.prod(t["shape"]) for t in data)
+    return (f"{len(texts)} tensors of {elements} elements #{digest}",)
 
 
 def _graph_sections(p: dict[str, Any], refs: _Refs) -> dict[str, Section]:

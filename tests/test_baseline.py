@@ -51,12 +51,13 @@ def test_equal_kernels_of_a_section_are_counted() -> None:
         document([kernel(["aten.mul"], [], [], {"file": "/a b/c:d.py", "line": 1, "function": "<lambda>"})]),
         document(compiled_kernels=[{**kernel([], ["x"], ["y"], 10), "location": None, "global_bytes": None}]),
         document(graphs=[graph(symbols={"s0": 8})]),
+        document([kernel(["aten._fused_adamw_"], [f"p{i}" for i in range(50)], ["q"], 10)]),
         document(
             compiled_kernels=[{**k, "graph": g} for g in ("0/0/forward", "1/0/forward") for k in compiled()],
             graphs=[graph(), graph("1/0/forward")],
         ),
     ],
-    ids=["plain", "quotes", "break", "sync", "odd file", "unknown", "dynamic", "twins"],
+    ids=["plain", "quotes", "break", "sync", "odd file", "unknown", "dynamic", "optimizer", "twins"],
 )  # fmt: skip
 def test_a_lock_comes_back_the_same(doc: dict[str, object]) -> None:
     lock = lock_of(doc)
