@@ -167,6 +167,19 @@ def test_chain_graph_marks_memory() -> None:
     assert len(fused.frames) == 1
 
 
+def test_a_repeated_chain_is_drawn_once() -> None:
+    document = sum_abs()
+    p, finding = document["passes"][0], document["findings"][0]
+    for kind in ("kernels", "ops"):
+        p[kind] += [{**item, "id": item["id"] + 100} for item in p[kind]]
+    finding["op_ids"] += [104, 105]
+    finding["kernels"] += [100, 101]
+    finding["evidence"]["times"] = 2
+    graph = chain_graph(finding, PassIndex(p))
+    assert graph is not None
+    assert (len(graph.boxes), graph.note) == (2, "one of 2 such chains")
+
+
 def test_chain_graph_of_a_long_loop_is_cut() -> None:
     document = block()
     finding = next(f for f in document["findings"] if f["rule"] == "FA106")

@@ -157,6 +157,8 @@ def _words(key: str) -> str:
 
 def _value(key: str, value: Any) -> str:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if "share" in key.split("_") or key == "occupancy":
+            return w.format_share(value)
         if "bytes" in key.split("_"):
             return w.format_bytes(value)
         return w.format_ns(value) if key.endswith("_ns") else w.figure(value)

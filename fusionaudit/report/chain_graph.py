@@ -91,6 +91,7 @@ class ChainGraph:
     frames: list[Frame] = field(default_factory=list)
     height: int = 0
     more: int = 0
+    note: str = ""
     summary: str = ""
     width: int = WIDTH
 
@@ -114,8 +115,15 @@ class PassIndex:
 
 def chain_graph(finding: dict[str, Any], index: PassIndex) -> ChainGraph | None:
     """The drawing of a finding: its ops where they were recorded, else its kernels; ``None`` where there is nothing."""
-    ops = [index.ops[i] for i in finding["op_ids"] if i in index.ops]
-    kernels = [index.kernels[i] for i in finding["kernels"] if i in index.kernels]
+    ids, kernel_ids = finding["op_ids"], finding["kernels"]
+    times = finding["evidence"].get("times")
+    if not isinstance(times, int) or times < 2:
+        times = 1
+    elif finding["ops"]:
+        # The same chain several times: the ids of all are there, the names of one; one is drawn.
+        ids, kernel_ids = ids[: len(finding["ops"])], kernel_ids[: max(len(kernel_ids) // times, 1)]
+    ops = [index.ops[i] for i in ids if i in index.ops]
+    kernels = [index.kernels[i] for i in kernel_ids if i in index.kernels]
     if len(ops) >= 2:
         inside = {o["id"] for o in ops}
         nodes = [_op_node(o, index, inside) for o in _drawn(ops)]
@@ -126,7 +134,7 @@ def chain_graph(finding: dict[str, Any], index: PassIndex) -> ChainGraph | None:
     else:
         return None
     nodes[-1].leaves = True
-    return _draw(nodes, more)
+    return _draw(nodes, more, times)
 
 
 def _drawn(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -170,7 +178,7 @@ def _size(tensor: dict[str, Any]) -> str:
     return w.format_bytes(w.tensor_bytes(tensor))
 
 
-def _draw(nodes: list[_Node], more: int) -> ChainGraph:
+def _draw(nodes: list[_Node], more: int, times: int) -> ChainGraph:
     tops = [_TOP + i * (_BOX_HEIGHT + _GAP) for i in range(len(nodes))]
     boxes, edges, sides, words = [], [], [], []
     writer: dict[str, int] = {}
@@ -197,13 +205,15 @@ def _draw(nodes: list[_Node], more: int) -> ChainGraph:
                 writer[tensor["storage"]] = i
         if node.leaves:
             sides += _sides(node.writes, tops[i], incoming_side=False)
+    note = ", ".join([f"+ {more} more"] * bool(more) + [f"one of {times} such chains"] * (times > 1))
     return ChainGraph(
         boxes=boxes,
         edges=edges,
         sides=sides,
         frames=_frames(nodes, tops),
-        height=tops[-1] + _BOX_HEIGHT + (34 if more else _TOP),
+        height=tops[-1] + _BOX_HEIGHT + (34 if note else _TOP),
         more=more,
+        note=note,
         summary="; ".join(words) or " then ".join(n.title for n in nodes),
     )
 

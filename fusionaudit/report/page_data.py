@@ -104,7 +104,7 @@ def page_data(document: Document) -> dict[str, Any]:
         "texts": texts.all,
         "kinds": kinds,
         "passes": passes,
-        "target": {"name": target.get("name"), "peak": peak, "attainable": peak * share if peak and share else None},
+        "target": {"peak": peak, "attainable": peak * share if peak and share else None},
         "cuts": cuts,
     }
 
