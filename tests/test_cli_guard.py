@@ -1,0 +1,121 @@
+"""The guard's commands: exit codes, what they print, and that the CI files in examples/ call what there is."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from guard_documents import document
+from test_diff import SPLIT
+
+from fusionaudit import cli, gate
+from fusionaudit.cli_guard import add_guard_commands
+from fusionaudit.errors import AuditError
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+@click.group()
+def main() -> None:
+    """Commands under test."""
+
+
+add_guard_commands(
+    main, capture_options=cli.capture_options, run_options=cli.run_options, guarded=cli.guarded, render=cli._render
+)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(monkeypatch: pytest.MonkeyPatch, doc: dict[str, Any], *arguments: str) -> Result:
+    """The command with the audit of the script replaced by a document."""
+
+    def audited(options: Any, config: Any = None) -> dict[str, Any]:
+        if options.script == "broken.py":
+            raise AuditError("the script failed", remedy="mend it")
+        return doc
+
+    monkeypatch.setattr(gate, "audited", audited)
+    return CliRunner().invoke(main, list(arguments))
+
+
+def test_baseline_then_check(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = run(monkeypatch, document(), "baseline", "train.py")
+    assert made.exit_code == 0, made.output
+    assert "wrote fusion.lock: 6 groups" in made.output
+    same = run(monkeypatch, document(), "check", "train.py", "--its-own-option", "3")
+    assert (same.exit_code, same.output.splitlines()[0]) == (0, "verdict: same")
+    worse = run(monkeypatch, document(compiled_kernels=SPLIT), "check", "train.py")
+    assert worse.exit_code == 1
+    assert "regression: fusion got worse" in worse.output
+    update = run(monkeypatch, document(compiled_kernels=SPLIT), "check", "--update", "train.py")
+    assert update.exit_code == 0
+    assert run(monkeypatch, document(compiled_kernels=SPLIT), "check", "train.py").exit_code == 0
+
+
+def test_machine_formats_go_to_stdout_alone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(monkeypatch, document(), "baseline", "train.py")
+    result = run(monkeypatch, document(compiled_kernels=SPLIT), "check", "--format", "sarif", "train.py")
+    log = json.loads(result.stdout)
+    assert [r["ruleId"] for r in log["runs"][0]["results"]] == ["FA115"]
+    assert "verdict: regression" in result.stderr
+    assert result.exit_code == 1
+
+
+def test_what_cannot_be_judged_exits_2(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = run(monkeypatch, document(), "check", "train.py")
+    assert missing.exit_code == 2
+    assert "no such lock" in missing.output
+    run(monkeypatch, document(), "baseline", "train.py")
+    other = run(monkeypatch, document(torch="2.14.1"), "check", "train.py")
+    assert other.exit_code == 2
+    assert "other key: torch 2.13.0 -> 2.14.1" in other.output
+    assert run(monkeypatch, document(), "check", "broken.py").exit_code == 2
+    assert run(monkeypatch, document(), "check").exit_code == 2
+
+
+def test_thresholds_come_from_pyproject(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(monkeypatch, document(), "baseline", "train.py")
+    text = '[tool.fusionaudit.check]\nallow = [{match = "h = x * scale", reason = "ticket 12", expires = 2099-01-01}]\n'
+    (place / "pyproject.toml").write_text(text)
+    result = run(monkeypatch, document(compiled_kernels=SPLIT), "check", "train.py")
+    assert result.exit_code == 0, result.output
+    assert "allowed (ticket 12, until 2099-01-01)" in result.output
+    (place / "pyproject.toml").write_text("[tool.fusionaudit.check]\nlanches = 1\n")
+    assert run(monkeypatch, document(), "check", "train.py").exit_code == 2
+
+
+def test_diff_of_two_locks(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(monkeypatch, document(), "baseline", "-o", "a.lock", "train.py")
+    run(monkeypatch, document(compiled_kernels=SPLIT, torch="2.14.1"), "baseline", "-o", "b.lock", "train.py")
+    result = CliRunner().invoke(main, ["diff", "a.lock", "b.lock"])
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("other key: torch 2.13.0 -> 2.14.1\n")
+    assert "split: " in result.output
+
+
+def test_sweep_refuses_nothing_to_vary(place: Path) -> None:
+    result = CliRunner().invoke(main, ["sweep", "train.py"])
+    assert result.exit_code == 2
+    assert "nothing to vary" in result.output
+
+
+@pytest.mark.parametrize("name", ["github-workflow.yml", ".pre-commit-hooks.yaml"])
+def test_ci_files_call_commands_and_options_that_exist(name: str) -> None:
+    text = (EXAMPLES / name).read_text()
+    lines = [re.sub(r"^\s*(#\s*)?(entry: )?", "", line) for line in text.splitlines()]
+    calls = [line.split(">")[0].split() for line in lines if line.startswith("fusionaudit ")]
+    assert calls
+    commands = {**cli.main.commands, **main.commands}
+    for call in calls:
+        options = {o for p in commands[call[1]].params for o in p.opts}
+        assert {word for word in call if word.startswith("-")} <= options, call
