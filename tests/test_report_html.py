@@ -17,7 +17,7 @@ from report_documents import block, hostile, many, sum_abs
 
 from fusionaudit.report.chain_graph import PassIndex, chain_graph
 from fusionaudit.report.console import render_console
-from fusionaudit.report.html import render_html
+from fusionaudit.report.html import render_diff_html, render_html
 from fusionaudit.report.rows import comparison
 from fusionaudit.store import load, save
 
@@ -207,6 +207,10 @@ def test_diff_section() -> None:
         same=12, edited=frozenset(), other_key=("torch",), totals={"compiled": ((13, 100), (14, 132))},
     )  # fmt: skip
     text = render_html(sum_abs(), dataclasses.asdict(changes))
+    alone = render_diff_html(dataclasses.asdict(changes), old="/home/ada/<b>.lock", new="b.lock")
+    assert "1 groups changed, 1 of them split or gone" in alone
+    assert "~/&lt;b&gt;.lock against b.lock" in alone
+    assert "<script" not in alone
     for words in (
         "1 changed, 12 the same",
         "gelu + add",
@@ -214,3 +218,4 @@ def test_diff_section() -> None:
         "conditions as the baseline: torch",
     ):
         assert words in text
+        assert words in alone

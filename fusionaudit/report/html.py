@@ -20,7 +20,7 @@ from markupsafe import Markup
 from fusionaudit.report import cards
 from fusionaudit.report import wording as w
 from fusionaudit.report.page_data import page_data
-from fusionaudit.report.private import public_environment, scrub, scrub_document
+from fusionaudit.report.private import public_environment, scrub, scrub_document, scrub_text
 from fusionaudit.report.rows import shown_passes
 
 Document = dict[str, Any]
@@ -56,6 +56,28 @@ def render_html(document: Document, diff: dict[str, Any] | None = None) -> str:
         policy="default-src 'none'; "
         f"script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'",
     )  # fmt: skip
+
+
+def render_diff_html(diff: dict[str, Any], *, old: str, new: str) -> str:
+    """A page of a diff alone (two locks have no audit behind them). ``diff`` as for :func:`render_html`."""
+    view = cards.diff_view(scrub(diff))
+    style = _asset("page.css")
+    kinds = [row["kind"] for row in view["rows"]] if view else []
+    worse = sum(kind in ("split", "removed") for kind in kinds)
+    sentence = f"{len(kinds)} groups changed, {worse} of them split or gone" if kinds else "No group changed"
+    return (
+        _environment()
+        .get_template("diff.html")
+        .render(
+            diff=view,
+            sentence=sentence,
+            tone="warning" if worse else "info" if kinds else "ok",
+            old=scrub_text(old),
+            new=scrub_text(new),
+            style=Markup(style),
+            policy=f"default-src 'none'; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'",
+        )
+    )
 
 
 def _facts(document: Document) -> list[tuple[str, str]]:
