@@ -168,8 +168,20 @@ def _join_threads() -> None:
     """Wait for the script's threads, as the interpreter does at its end, while they are still recorded."""
     current = threading.current_thread()
     while True:
-        waiting = [t for t in threading.enumerate() if t is not current and not t.daemon and t.is_alive()]
+        waiting = [
+            t for t in threading.enumerate() if t is not current and not t.daemon and t.is_alive() and _of_script(t)
+        ]
         if not waiting:
             return
         for thread in waiting:
             thread.join()
+
+
+def _of_script(thread: threading.Thread) -> bool:
+    """False for the workers of pools (they end when the interpreter tells them to) and for torch's own threads."""
+    pools: Any = sys.modules.get("concurrent.futures.thread")
+    if pools is not None and thread in getattr(pools, "_threads_queues", {}):
+        return False
+    target = getattr(thread, "_target", None)
+    home = getattr(target, "__module__", None) or type(thread).__module__
+    return not str(home).startswith(("torch.", "concurrent.", "multiprocessing."))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
+from torch.multiprocessing import reductions
+
+_weak_reference: Any = reductions.StorageWeakRef
 
 
 class StorageIds:
@@ -35,5 +37,5 @@ class StorageIds:
             self._sweep_at = max(4096, 2 * len(self._ids))
         name = f"s{self._count}"
         self._count += 1
-        self._ids[key] = (name, StorageWeakRef(storage))
+        self._ids[key] = (name, _weak_reference(storage))
         return name
