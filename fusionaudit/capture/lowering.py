@@ -198,7 +198,7 @@ RunGraph = Callable[[torch.fx.GraphModule, list[Any]], Sequence[Any]]
 
 def _interpret(graph: torch.fx.GraphModule, inputs: list[Any]) -> Sequence[Any]:
     """The graph on the CPU, unseen by the recorder."""
-    with torch.no_grad(), torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+    with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes():
         outputs: Sequence[Any] = graph.forward(*inputs)
     return outputs
 
@@ -209,11 +209,14 @@ def _only_shapes(graph: torch.fx.GraphModule, inputs: list[Any]) -> Sequence[Any
 
     class Interpreter(torch.fx.Interpreter):
         def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+            target = originals.get(target, target)
             if isinstance(target, torch._ops.OpOverload):
                 return run_without_values(target, args, kwargs)
             return super().call_function(target, args, kwargs)
 
-    with torch.no_grad(), torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+    originals = {run: op for op, run in cpu_equivalents().items()}
+
+    with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes():
         outputs: Sequence[Any] = Interpreter(graph).run(*inputs)
     return outputs
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fusionaudit.capture.attention import cpu_equivalents
 from fusionaudit.capture.calls import tensors_of
 from fusionaudit.capture.gpu_tensors import CUDA, GpuTensors, real_device, storage_key
 from fusionaudit.capture.no_arithmetic import run_without_kernel, run_without_values
@@ -42,6 +43,7 @@ class RedirectMode(TorchDispatchMode):
         super().__init__()
         self._tensors = tensors
         self._shapes_only = shapes_only
+        self._equivalents = cpu_equivalents()
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -67,7 +69,7 @@ class RedirectMode(TorchDispatchMode):
             result = run_without_values(func, args, kwargs)
         else:
             try:
-                result = func(*args, **kwargs)
+                result = self._equivalents.get(func, func)(*args, **kwargs)
             except NotImplementedError:
                 # No CPU kernel (a CUDA-only op, a custom extension): its result has the right shape and no values.
                 result = run_without_kernel(func, args, kwargs)
