@@ -1,0 +1,160 @@
+"""Chains follow tensors: what joins, what splits, what stays an output."""
+
+from __future__ import annotations
+
+from builders import eager, op, t
+from fusionaudit.program.chains import chains
+
+N = 1 << 20
+
+
+def kinds(*ops):
+    return [(c.kind, tuple(o.split(".")[1] for o in c.ops)) for c in chains(eager(*ops))]
+
+
+def test_abs_sum_moves_three_times_what_it_needs():
+    """x -abs-> a -sum-> s: 4N + 4N, 4N + 4 bytes now; 4N + 4 needed."""
+    (chain,) = chains(eager(op("abs", [t("x", N)], t("a", N)), op("sum", [t("a", N)], t("s"))))
+    assert chain.kind == "into_reduction"
+    assert (chain.global_bytes, chain.minimum_bytes, chain.avoidable_bytes) == (12 * N + 4, 4 * N + 4, 8 * N)
+
+
+def test_neighbours_without_a_shared_tensor_are_no_chain():
+    assert kinds(op("exp", [t("x", N)], t("a", N)), op("log", [t("y", N)], t("b", N))) == []
+
+
+def test_an_intermediate_that_is_read_again_later_stays_an_output():
+    """a is read by the matmul outside: its write stays, only its second read is saved."""
+    (chain,) = chains(
+        eager(
+            op("exp", [t("x", 1024, 1024)], t("a", 1024, 1024)),
+            op("neg", [t("a", 1024, 1024)], t("b", 1024, 1024)),
+            op("mm", [t("a", 1024, 1024), t("w", 1024, 1024)], t("c", 1024, 1024)),
+        )
+    )
+    size = 4 << 20
+    assert [x.storage for x in chain.outputs] == ["a", "b"]
+    assert chain.avoidable_bytes == size
+
+
+def test_views_in_between_are_fine():
+    assert kinds(
+        op("exp", [t("x", N)], t("a", N)),
+        op("view", [t("a", N)], t("a", N // 2, 2)),
+        op("neg", [t("a", N // 2, 2)], t("b", N // 2, 2)),
+    ) == [("elementwise", ("exp", "neg"))]
+
+
+def test_a_slice_of_the_producer_is_no_chain():
+    assert kinds(op("exp", [t("x", N)], t("a", N)), op("neg", [t("a", N // 2)], t("b", N // 2))) == []
+
+
+def test_in_place_ops_chain_and_count_both_ways():
+    (chain,) = chains(
+        eager(
+            op("aten.mul.Tensor", [t("x", N), t("y", N)], t("a", N)),
+            op("aten.add_.Tensor", [t("a", N), t("z", N)], t("a", N), mutated=[0]),
+        )
+    )
+    assert chain.global_bytes == 24 * N
+    assert chain.minimum_bytes == 16 * N
+
+
+def test_an_overwritten_value_is_another_value():
+    """x is overwritten between the two reads: sin reads the new x, so exp and sin share nothing."""
+    found = chains(
+        eager(
+            op("exp", [t("x", N)], t("a", N)),
+            op("aten.copy_.default", [t("x", N), t("y", N)], t("x", N), mutated=[0]),
+            op("sin", [t("x", N)], t("b", N)),
+        )
+    )
+    assert all("aten.exp.default" not in c.ops for c in found)
+
+
+def test_out_variant_writes_its_target_only():
+    (chain,) = chains(
+        eager(
+            op("exp", [t("x", N)], t("a", N)), op("aten.neg.out", [t("a", N), t("o", N)], t("o", N), mutated=[1])
+        )
+    )
+    assert chain.minimum_bytes == 8 * N
+
+
+def test_streams_phases_and_host_reads_split():
+    one = op("exp", [t("x", N)], t("a", N))
+    assert kinds(one, op("neg", [t("a", N)], t("b", N), stream=7)) == []
+    assert kinds(one, op("neg", [t("a", N)], t("b", N), phase="backward")) == []
+    read = op("aten._local_scalar_dense.default", [t("flag", 1)])
+    assert kinds(one, read, op("neg", [t("a", N)], t("b", N))) == []
+
+
+def test_softmax_by_hand_is_one_group():
+    rows, row = (4096, 1024), (4096, 1)
+    found = kinds(
+        op("amax", [t("x", *rows)], t("m", *row)),
+        op("sub", [t("x", *rows), t("m", *row)], t("d", *rows)),
+        op("exp", [t("d", *rows)], t("e", *rows)),
+        op("sum", [t("e", *rows)], t("s", *row)),
+        op("div", [t("e", *rows), t("s", *row)], t("o", *rows)),
+    )
+    assert found == [("reduction_epilogue", ("amax", "sub", "exp", "sum", "div"))]
+
+
+def test_a_full_reduction_cannot_go_back_over_a_large_tensor():
+    """The scale of the whole tensor needs all of it first: two kernels at least."""
+    found = kinds(
+        op("abs", [t("x", N)], t("a", N)),
+        op("amax", [t("a", N)], t("m")),
+        op("div", [t("x", N), t("m")], t("o", N)),
+    )
+    assert found == [("into_reduction", ("abs", "amax"))]
+
+
+def test_two_sizes_of_reduction_do_not_share_a_kernel():
+    found = kinds(
+        op("exp", [t("x", 4096, 1024)], t("a", 4096, 1024)),
+        op("sum", [t("a", 4096, 1024)], t("r", 4096)),
+        op("sum", [t("a", 4096, 1024)], t("c", 1024)),
+    )
+    assert [len(names) for _, names in found] == [2]
+
+
+def test_no_way_out_and_back_in():
+    """exp -> mm -> add with exp: the add needs the matmul, so exp and add cannot be one kernel."""
+    found = kinds(
+        op("exp", [t("x", 64, 64)], t("a", 64, 64)),
+        op("sort", [t("a", 64, 64)], t("c", 64, 64)),
+        op("add", [t("a", 64, 64), t("c", 64, 64)], t("b", 64, 64)),
+    )
+    assert found == []
+
+
+def test_matmul_epilogue():
+    assert kinds(
+        op("mm", [t("x", 64, 64), t("w", 64, 64)], t("a", 64, 64)),
+        op("relu", [t("a", 64, 64)], t("b", 64, 64)),
+    ) == [("matmul_epilogue", ("mm", "relu"))]
+
+
+def test_parts_of_a_cat_join():
+    half, whole = (1024, 64), (1024, 128)
+    assert kinds(
+        op("mul", [t("x", *half), t("c", *half)], t("a", *half)),
+        op("mul", [t("y", *half), t("s", *half)], t("b", *half)),
+        op("aten.cat.default", [t("a", *half), t("b", *half)], t("o", *whole)),
+    ) == [("elementwise", ("mul", "mul", "cat"))]
+
+
+def test_a_partly_overwritten_value_is_still_needed():
+    """y is read by neg, then a part of it is filled and the rest used: y stays an output of the group."""
+    part = t("y", N // 2)
+    (first, *_) = chains(
+        eager(
+            op("exp", [t("x", N)], t("y", N)),
+            op("neg", [t("y", N)], t("z", N)),
+            op("aten.zero_.default", [part], part, mutated=[0]),
+            op("sort", [t("y", N)], t("w", N)),
+        )
+    )
+    assert "y" in {x.storage for x in first.outputs}

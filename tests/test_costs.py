@@ -1,0 +1,91 @@
+"""Bytes and kinds of ops against figures worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+from builders import op, t
+from fusionaudit.program.costs import category, op_bytes, op_kind, unknown_reason
+from fusionaudit.tensors import Tensor
+
+N = 1024
+
+
+def strided(storage: str, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str = "float32", offset: int = 0):
+    return Tensor(shape=shape, strides=strides, dtype=dtype, storage=storage, offset=offset)
+
+
+@pytest.mark.parametrize(
+    ("made", "expected", "kind"),
+    [
+        (op("add", [t("a", N), t("b", N)], t("c", N)), (8 * N, 4 * N), "pointwise"),
+        (op("aten.mul.Tensor", [t("a", N), t("a", N)], t("c", N)), (4 * N, 4 * N), "pointwise"),
+        (op("add", [t("a", 64, N), strided("b", (64, N), (0, 1))], t("c", 64, N)), (256 * N + 4 * N, 256 * N), "pointwise"),
+        (op("add", [t("a", N, dtype="bfloat16"), t("b", N)], t("c", N)), (6 * N, 4 * N), "pointwise"),
+        (op("aten.add_.Tensor", [t("a", N), t("b", N)], t("a", N), mutated=[0]), (8 * N, 4 * N), "pointwise"),
+        (op("aten.add.out", [t("a", N), t("b", N), t("o", N)], t("o", N), mutated=[2]), (8 * N, 4 * N), "pointwise"),
+        (op("gt", [t("a", N)], t("m", N, dtype="bool")), (4 * N, N), "pointwise"),
+        (op("mul", [t("a", N, dtype="complex64"), t("b", N, dtype="complex64")], t("c", N, dtype="complex64")),
+         (16 * N, 8 * N), "pointwise"),
+        (op("aten.max.other", [t("a", N), t("b", N)], t("c", N)), (8 * N, 4 * N), "pointwise"),
+        (op("aten._to_copy.default", [t("a", N)], t("c", N, dtype="float8_e4m3fn")), (4 * N, N), "cast"),
+        (op("aten.copy_.default", [t("a", N), t("b", N, dtype="bfloat16")], t("a", N), mutated=[0]), (2 * N, 4 * N), "copy"),
+        (op("clone", [strided("a", (16, 64), (1, 16))], t("c", 16, 64)), (4096, 4096), "copy"),
+        (op("aten.zero_.default", [t("a", N)], t("a", N), mutated=[0]), (0, 4 * N), "fill"),
+        (op("aten.full.default", [], t("a", N)), (0, 4 * N), "fill"),
+        (op("rand_like", [t("a", N)], t("b", N)), (0, 4 * N), "random"),
+        (op("native_dropout", [t("a", N)], t("b", N), t("m", N, dtype="bool")), (4 * N, 5 * N), "random"),
+        (op("aten.sum.default", [t("a", N, N)], t("s")), (4 * N * N, 4), "reduction"),
+        (op("aten.amax.default", [strided("a", (N, 8), (16, 1))], t("s", N)), (32 * N, 4 * N), "reduction"),
+        (op("_softmax", [t("a", 8, N)], t("b", 8, N)), (32 * N, 32 * N), "softmax"),
+        (op("native_layer_norm", [t("a", 8, N), t("w", N), t("b", N)], t("o", 8, N), t("m", 8), t("r", 8)),
+         (40 * N, 32 * N + 64), "norm"),
+        (op("cumsum", [t("a", N)], t("b", N)), (4 * N, 4 * N), "scan"),
+        (op("aten.cat.default", [t("a", N), t("b", N)], t("c", 2 * N)), (8 * N, 8 * N), "join"),
+        (op("aten.constant_pad_nd.default", [t("a", N)], t("c", 2 * N)), (4 * N, 12 * N), "join"),
+        (op("embedding", [t("w", 50000, 64), t("i", 10, dtype="int64")], t("o", 10, 64)), (10 * 64 * 4 + 80, 2560), "gather"),
+        (op("embedding", [t("w", 4, 64), t("i", 100, dtype="int64")], t("o", 100, 64)), (4 * 64 * 4 + 800, 25600), "gather"),
+        (op("aten.index_put_.default", [t("x", 100, 64), t("v", 3, 64), t("i", 3, dtype="int64")], t("x", 100, 64),
+            mutated=[0], arguments=({"tensor": 0}, [{"tensor": 2}], {"tensor": 1})), (3 * 64 * 4 + 24, 3 * 64 * 4), "scatter"),
+        (op("aten.index_add_.default", [t("x", 100, 64), t("i", 3, dtype="int64"), t("v", 3, 64)], t("x", 100, 64),
+            mutated=[0], arguments=({"tensor": 0}, 0, {"tensor": 1}, {"tensor": 2})), (24 + 768 + 768, 768), "scatter"),
+        (op("aten.mm.default", [t("a", 8, 16), t("b", 16, 4)], t("c", 8, 4)), (512 + 256, 128), "matmul"),
+        (op("aten._foreach_add_.Scalar", [t("a", N), t("b", N)], mutated=[0, 1]), (8 * N, 8 * N), "foreach"),
+        (op("aten._fused_adamw_.default", [t("p", N), t("g", N), t("m", N), t("v", N)], mutated=[0, 2, 3]),
+         (16 * N, 12 * N), "foreach"),
+        (op("aten._local_scalar_dense.default", [t("a", 1)]), (4, 0), "scalar_read"),
+        (op("aten._to_copy.default", [t("a", N, device="cpu")], t("b", N)), (0, 4 * N), "copy"),
+        (op("aten.view.default", [t("a", N)], t("a", N)), (0, 0), "view"),
+        (op("aten.topk.default", [t("a", N)], t("v", 2), t("i", 2, dtype="int64")), (None, None), "sort"),
+        (op("mylib.fancy.default", [t("a", N)], t("b", N)), (None, None), "opaque"),
+        (op("aten.something_new.default", [t("a", N)], t("b", N)), (None, None), "opaque"),
+        (op("add", [t("a", N, dtype="quint3")], t("b", N)), (None, 4 * N), "pointwise"),
+    ],
+)  # fmt: skip
+def test_bytes_of_an_op(made, expected, kind):
+    assert op_kind(made) == kind
+    assert op_bytes(made) == expected
+    assert (unknown_reason(made) is None) == (None not in expected)
+
+
+@pytest.mark.parametrize("name", ["view", "t", "expand", "detach", "_unsafe_view", "empty_like", "view_as_complex"])
+def test_views_and_allocations_launch_nothing(name):
+    assert category(op(name, [t("a", N)], t("a", N))) is None
+
+
+def test_a_reshape_that_copies_is_a_copy():
+    assert category(op("clone", [t("a", N)], t("b", N))) == "copy"
+
+
+def test_an_op_on_no_elements_launches_nothing():
+    assert category(op("add", [t("a", 0)], t("b", 0))) is None
+
+
+def test_copies_between_host_and_device_are_memcpy():
+    assert category(op("aten._to_copy.default", [t("a", N)], t("b", N, device="cpu"))) == "memcpy"
+
+
+def test_accumulating_index_put_is_unknown_with_a_reason():
+    made = op("aten.index_put_.default", [t("x", 8), t("v", 2), t("i", 2, dtype="int64")], mutated=[0],
+              arguments=({"tensor": 0}, [{"tensor": 2}], {"tensor": 1}, True))  # fmt: skip
+    assert op_bytes(made) == (None, None)
+    assert "accumulation" in (unknown_reason(made) or "")

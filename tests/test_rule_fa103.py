@@ -1,0 +1,56 @@
+"""FA103: reduction followed by elementwise work that one kernel does."""
+
+from __future__ import annotations
+
+from builders import eager, op, run, t, warnings
+from fusionaudit.rules import fa103
+
+ROWS, ROW = (16384, 1024), (16384, 1)
+
+
+def rms_norm():
+    return (
+        op("pow", [t("x", *ROWS)], t("q", *ROWS)),
+        op("mean", [t("q", *ROWS)], t("m", *ROW)),
+        op("add", [t("m", *ROW)], t("e", *ROW)),
+        op("rsqrt", [t("e", *ROW)], t("r", *ROW)),
+        op("mul", [t("x", *ROWS), t("r", *ROW)], t("n", *ROWS)),
+        op("mul", [t("n", *ROWS), t("w", 1024)], t("y", *ROWS)),
+    )
+
+
+def test_rms_norm_by_hand_names_the_library_call():
+    (found,) = warnings(fa103, eager(*rms_norm()))
+    assert "rms_norm" in found.remedy
+    # Entering: x and w; leaving: y.
+    assert found.evidence["minimum_bytes"] == 2 * 4 * 16384 * 1024 + 4096
+
+
+def test_softmax_by_hand():
+    ops = (
+        op("amax", [t("x", *ROWS)], t("m", *ROW)),
+        op("sub", [t("x", *ROWS), t("m", *ROW)], t("d", *ROWS)),
+        op("exp", [t("d", *ROWS)], t("e", *ROWS)),
+        op("sum", [t("e", *ROWS)], t("s", *ROW)),
+        op("div", [t("e", *ROWS), t("s", *ROW)], t("o", *ROWS)),
+    )
+    (found,) = warnings(fa103, eager(*ops))
+    assert "torch.softmax" in found.remedy
+
+
+def test_dropout_after_a_library_softmax():
+    ops = (
+        op("_softmax", [t("x", *ROWS)], t("p", *ROWS)),
+        op("native_dropout", [t("p", *ROWS)], t("o", *ROWS), t("k", *ROWS, dtype="bool")),
+    )
+    assert len(warnings(fa103, eager(*ops))) == 1
+
+
+def test_silent_where_all_rows_would_have_to_wait():
+    """One statistic of the whole tensor cannot go back over it in the same kernel."""
+    ops = (op("amax", [t("x", *ROWS)], t("m")), op("div", [t("x", *ROWS), t("m")], t("o", *ROWS)))
+    assert not run(fa103, eager(*ops))
+
+
+def test_silent_on_a_library_norm_alone():
+    assert not run(fa103, eager(op("native_layer_norm", [t("x", *ROWS)], t("y", *ROWS), t("m", *ROW), t("r", *ROW))))
