@@ -73,8 +73,74 @@ class Device:
         return cls(**values)
 
 
-TARGETS: dict[str, Device] = {}
-"""Named GPUs for the deviceless engine, filled below from vendor datasheets."""
+_T = 10**12
+_GIB = 2**30
+
+TARGETS: dict[str, Device] = {
+    device.key: device
+    for device in (
+        Device(
+            name="NVIDIA H200", key="h200", compute_capability=(9, 0), sm_count=132, threads_per_sm=2048, blocks_per_sm=32,
+            shared_bytes_per_sm=233472, shared_bytes_per_block_optin=232448, l2_bytes=60 * 2**20,
+            memory_bytes=150_109_880_320, peak_bandwidth_bytes_per_s=4_800 * 10**9,
+            peak_flops_per_s={"bfloat16": 989 * _T, "float16": 989 * _T, "tf32": 494 * _T, "float32": 67 * _T,
+                              "float8": 1979 * _T, "float64": 34 * _T},
+            source="NVIDIA H200 Tensor Core GPU datasheet (SXM, dense rates); SMs, L2, memory and the attainable share "
+                   "measured on one (copy 4195 GB/s)",
+        ),
+        Device(
+            name="NVIDIA H100 SXM", key="h100", compute_capability=(9, 0), sm_count=132, threads_per_sm=2048,
+            blocks_per_sm=32, shared_bytes_per_sm=233472, shared_bytes_per_block_optin=232448, l2_bytes=50 * 2**20,
+            memory_bytes=80 * _GIB, peak_bandwidth_bytes_per_s=3_350 * 10**9,
+            peak_flops_per_s={"bfloat16": 989 * _T, "float16": 989 * _T, "tf32": 494 * _T, "float32": 67 * _T,
+                              "float8": 1979 * _T, "float64": 34 * _T},
+            source="NVIDIA H100 Tensor Core GPU datasheet (SXM5 80 GB, dense rates) and Hopper whitepaper",
+        ),
+        Device(
+            name="NVIDIA A100 SXM 80GB", key="a100", compute_capability=(8, 0), sm_count=108, threads_per_sm=2048,
+            blocks_per_sm=32, shared_bytes_per_sm=167936, shared_bytes_per_block_optin=166912, l2_bytes=40 * 2**20,
+            memory_bytes=80 * _GIB, peak_bandwidth_bytes_per_s=2_039 * 10**9,
+            peak_flops_per_s={"bfloat16": 312 * _T, "float16": 312 * _T, "tf32": 156 * _T, "float32": 19_500 * 10**9,
+                              "float64": 9_700 * 10**9},
+            source="NVIDIA A100 Tensor Core GPU datasheet (SXM 80 GB, dense rates) and Ampere whitepaper",
+        ),
+        Device(
+            name="NVIDIA L4", key="l4", compute_capability=(8, 9), sm_count=58, threads_per_sm=1536, blocks_per_sm=24,
+            shared_bytes_per_sm=102400, shared_bytes_per_block_optin=101376, l2_bytes=48 * 2**20,
+            memory_bytes=24 * _GIB, peak_bandwidth_bytes_per_s=300 * 10**9,
+            peak_flops_per_s={"bfloat16": 121 * _T, "float16": 121 * _T, "tf32": 60 * _T, "float32": 30_300 * 10**9,
+                              "float8": 242 * _T},
+            source="NVIDIA L4 datasheet (half of the rates it gives with sparsity) and Ada whitepaper",
+        ),
+        Device(
+            name="NVIDIA GeForce RTX 4090", key="rtx4090", compute_capability=(8, 9), sm_count=128, threads_per_sm=1536,
+            blocks_per_sm=24, shared_bytes_per_sm=102400, shared_bytes_per_block_optin=101376, l2_bytes=72 * 2**20,
+            memory_bytes=24 * _GIB, peak_bandwidth_bytes_per_s=1_008 * 10**9,
+            peak_flops_per_s={"bfloat16": 165 * _T, "float16": 165 * _T, "tf32": 82_600 * 10**9,
+                              "float32": 82_600 * 10**9, "float8": 330 * _T},
+            source="NVIDIA Ada GPU architecture whitepaper (RTX 4090, dense rates)",
+        ),
+        Device(
+            name="NVIDIA B200", key="b200", compute_capability=(10, 0), sm_count=148, threads_per_sm=2048,
+            blocks_per_sm=32, shared_bytes_per_sm=233472, shared_bytes_per_block_optin=232448, l2_bytes=126 * 2**20,
+            memory_bytes=180 * _GIB, peak_bandwidth_bytes_per_s=8_000 * 10**9,
+            peak_flops_per_s={"bfloat16": 2250 * _T, "float16": 2250 * _T, "tf32": 1125 * _T, "float32": 75 * _T,
+                              "float8": 4500 * _T, "float64": 37 * _T},
+            source="NVIDIA Blackwell architecture technical brief and HGX B200 datasheet (dense rates)",
+        ),
+        Device(
+            name="AMD Instinct MI300X", key="mi300x", vendor="amd", compute_capability=(9, 4), sm_count=304, warp_size=64,
+            registers_per_sm=131072, max_registers_per_thread=512, threads_per_sm=2048, blocks_per_sm=32,
+            shared_bytes_per_sm=65536, shared_bytes_per_block=65536, shared_bytes_per_block_optin=65536,
+            l2_bytes=4 * 2**20, memory_bytes=192 * _GIB, peak_bandwidth_bytes_per_s=5_300 * 10**9, arch="gfx942",
+            peak_flops_per_s={"bfloat16": 1307 * _T, "float16": 1307 * _T, "tf32": 653 * _T, "float32": 163 * _T,
+                              "float8": 2614 * _T, "float64": 81 * _T},
+            source="AMD Instinct MI300X data sheet and CDNA 3 whitepaper (L2 of one XCD)",
+        ),
+    )
+    if device.key is not None
+}  # fmt: skip
+"""Named GPUs for the deviceless engine, from vendor datasheets."""
 
 
 def find_target(name: str) -> Device:
