@@ -80,8 +80,8 @@ TARGETS: dict[str, Device] = {
     device.key: device
     for device in (
         Device(
-            name="NVIDIA H200", key="h200", compute_capability=(9, 0), sm_count=132, threads_per_sm=2048, blocks_per_sm=32,
-            shared_bytes_per_sm=233472, shared_bytes_per_block_optin=232448, l2_bytes=60 * 2**20,
+            name="NVIDIA H200", key="h200", compute_capability=(9, 0), sm_count=132, threads_per_sm=2048,
+            blocks_per_sm=32, shared_bytes_per_sm=233472, shared_bytes_per_block_optin=232448, l2_bytes=60 * 2**20,
             memory_bytes=150_109_880_320, peak_bandwidth_bytes_per_s=4_800 * 10**9,
             peak_flops_per_s={"bfloat16": 989 * _T, "float16": 989 * _T, "tf32": 494 * _T, "float32": 67 * _T,
                               "float8": 1979 * _T, "float64": 34 * _T},
@@ -129,9 +129,9 @@ TARGETS: dict[str, Device] = {
             source="NVIDIA Blackwell architecture technical brief and HGX B200 datasheet (dense rates)",
         ),
         Device(
-            name="AMD Instinct MI300X", key="mi300x", vendor="amd", compute_capability=(9, 4), sm_count=304, warp_size=64,
-            registers_per_sm=131072, max_registers_per_thread=512, threads_per_sm=2048, blocks_per_sm=32,
-            shared_bytes_per_sm=65536, shared_bytes_per_block=65536, shared_bytes_per_block_optin=65536,
+            name="AMD Instinct MI300X", key="mi300x", vendor="amd", compute_capability=(9, 4), sm_count=304,
+            warp_size=64, registers_per_sm=131072, max_registers_per_thread=512, threads_per_sm=2048,
+            blocks_per_sm=32, shared_bytes_per_sm=65536, shared_bytes_per_block=65536, shared_bytes_per_block_optin=65536,
             l2_bytes=4 * 2**20, memory_bytes=192 * _GIB, peak_bandwidth_bytes_per_s=5_300 * 10**9, arch="gfx942",
             peak_flops_per_s={"bfloat16": 1307 * _T, "float16": 1307 * _T, "tf32": 653 * _T, "float32": 163 * _T,
                               "float8": 2614 * _T, "float64": 81 * _T},
