@@ -468,3 +468,18 @@ def many(count: int = 50_000, kinds: int = 3_000) -> Document:
     }
     p = {**first["passes"][0], "kernels": kernels, "ops": ops, "edges": [], "per_step": row}
     return {**first, "passes": [p, {**p, "name": "compiled"}], "findings": findings}
+
+
+def with_clean() -> Document:
+    """``sum_abs`` with the passes of a real run: the recorder's eager pass has a long gap, the clean ones do not."""
+    from dataclasses import replace
+
+    program = sum_abs_program()
+    eager, compiled = program.passes
+    late = replace(eager.kernels[1], start_ns=2_000_000)
+    slowed = replace(eager, kernels=(eager.kernels[0], late), step_ns=2_265_000, idle_ns=1_511_000)
+    bare = tuple(replace(k, ops=(), op_names=(), location=None) for k in eager.kernels)
+    clean_eager = replace(eager, name="clean_eager", ops=(), kernels=bare)  # type: ignore[arg-type]
+    clean = replace(compiled, name="clean", ops=())
+    program = replace(program, passes=(slowed, compiled, clean, clean_eager))
+    return build_document(program, sum_abs_findings(), exit_code=0, sources=SOURCES, version="0.1.0")

@@ -7,12 +7,12 @@ import re
 from typing import Any
 
 import pytest
-from report_documents import HOSTILE, block, hostile, many, sum_abs
+from report_documents import HOSTILE, block, hostile, many, sum_abs, with_clean
 from rich.console import Console
 
 from fusionaudit.report import wording as w
 from fusionaudit.report.console import render_console
-from fusionaudit.report.rows import comparison, fold
+from fusionaudit.report.rows import Column, columns, comparison, fold, timeline
 
 
 def printed(document: dict[str, Any], width: int = 80, *, terminal: bool = False, verbose: bool = False) -> str:
@@ -124,6 +124,20 @@ def test_passes_with_different_bases_share_no_row() -> None:
     rows = [r for r in comparison(document) if r.key == "gpu_time_ns"]
     assert [(r.basis, r.texts) for r in rows] == [("measured", ("754 us", "-")), ("predicted", ("-", "264 us"))]
     assert all(r.ratio is None for r in rows)
+
+
+def test_clean_passes_give_gaps_and_no_columns_of_their_own() -> None:
+    rows = {r.key: r.texts for r in comparison(with_clean())}
+    assert rows["idle_ns"] == ("6.00 us", "4.00 us")
+    assert rows["step_ns"] == ("760 us", "275 us")
+    assert "Kernels, clean" not in printed(with_clean())
+    eager, _ = columns(with_clean())
+    line = timeline(eager)
+    assert line.spans == ((0, 489_000), (495_000, 265_000))
+    assert not line.slowed
+    alone = timeline(Column(name="eager", p=eager.p, clean=None))
+    assert alone.spans[1][0] == 1_999_000
+    assert alone.slowed
 
 
 def test_large_steps_are_cut_and_say_so() -> None:

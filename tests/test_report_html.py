@@ -208,7 +208,7 @@ def test_diff_section() -> None:
     )  # fmt: skip
     text = render_html(sum_abs(), dataclasses.asdict(changes))
     alone = render_diff_html(dataclasses.asdict(changes), old="/home/ada/<b>.lock", new="b.lock")
-    assert "1 groups changed, 1 of them split or gone" in alone
+    assert "1 group changed, 1 split or gone" in alone
     assert "~/&lt;b&gt;.lock against b.lock" in alone
     assert "<script" not in alone
     for words in (

@@ -21,7 +21,7 @@ from fusionaudit.report import cards
 from fusionaudit.report import wording as w
 from fusionaudit.report.page_data import page_data
 from fusionaudit.report.private import public_environment, scrub, scrub_document, scrub_text
-from fusionaudit.report.rows import shown_passes
+from fusionaudit.report.rows import columns
 
 Document = dict[str, Any]
 
@@ -41,7 +41,8 @@ def render_html(document: Document, diff: dict[str, Any] | None = None) -> str:
         tone=tone,
         sentence=sentence,
         target=w.target_line(document),
-        passes=shown_passes(document),
+        passes=[c.p for c in columns(document)],
+        clean=any(c.clean for c in columns(document)),
         comparison=cards.comparison_rows(document),
         cards=found,
         top=found[:_TOP_FINDINGS],
@@ -64,7 +65,11 @@ def render_diff_html(diff: dict[str, Any], *, old: str, new: str) -> str:
     style = _asset("page.css")
     kinds = [row["kind"] for row in view["rows"]] if view else []
     worse = sum(kind in ("split", "removed") for kind in kinds)
-    sentence = f"{len(kinds)} groups changed, {worse} of them split or gone" if kinds else "No group changed"
+    sentence = (
+        f"{len(kinds)} group{'' if len(kinds) == 1 else 's'} changed, {worse} split or gone"
+        if kinds
+        else "No group changed"
+    )
     return (
         _environment()
         .get_template("diff.html")

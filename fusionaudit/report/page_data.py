@@ -11,7 +11,7 @@ from typing import Any
 
 from fusionaudit.report import wording as w
 from fusionaudit.report.private import scrub_text
-from fusionaudit.report.rows import kernel_key, shown_passes, timeline, total
+from fusionaudit.report.rows import columns, kernel_key, timeline, total
 
 Document = dict[str, Any]
 
@@ -47,9 +47,10 @@ def page_data(document: Document) -> dict[str, Any]:
     kinds: list[list[Any]] = []
     passes: list[dict[str, Any]] = []
     cuts: list[str] = []
-    shown = [p for p in shown_passes(document) if p["kernels"]]
+    shown = [c for c in columns(document) if c.p["kernels"]]
     room = max(MOST_KINDS // max(len(shown), 1), 1)
-    for number, p in enumerate(shown):
+    for number, column in enumerate(shown):
+        p = column.p
         groups: dict[Any, list[dict[str, Any]]] = {}
         for kernel in p["kernels"]:
             groups.setdefault(kernel_key(kernel), []).append(kernel)
@@ -78,7 +79,7 @@ def page_data(document: Document) -> dict[str, Any]:
                 for field in ("registers", "local", "shared", "occupancy"):
                     row[FIELDS.index(field)] = None
                 kinds.append(row)
-        line = timeline(p)
+        line = timeline(column)
         spans = [(kind_of[k["id"]], start, width) for k, (start, width) in zip(p["kernels"], line.spans, strict=True)]
         merged = _merge(spans)
         if len(merged) < len(spans):
@@ -90,6 +91,7 @@ def page_data(document: Document) -> dict[str, Any]:
                 "basis": p["per_step"].get("time_basis"),
                 "recorded": line.recorded,
                 "timed": line.timed,
+                "slowed": line.slowed,
                 "kernels": len(p["kernels"]),
                 "kind": [s[0] for s in merged],
                 "start": _deltas([s[1] for s in merged]),

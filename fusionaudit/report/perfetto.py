@@ -12,7 +12,7 @@ from typing import Any
 
 from fusionaudit.report import wording as w
 from fusionaudit.report.private import public_environment, scrub_document, scrub_text
-from fusionaudit.report.rows import Timeline, shown_passes, timeline
+from fusionaudit.report.rows import Timeline, columns, timeline
 
 Document = dict[str, Any]
 Event = dict[str, Any]
@@ -25,10 +25,11 @@ def render_perfetto(document: Document) -> str:
     """The document as a trace; times in microseconds from the start of the step."""
     document = scrub_document(document)
     events: list[Event] = []
-    for pid, p in enumerate(shown_passes(document), start=1):
+    for pid, column in enumerate(columns(document), start=1):
+        p = column.p
         if not p["kernels"]:
             continue
-        line = timeline(p)
+        line = timeline(column)
         name = p["name"] if line.recorded else f"{p['name']} ({'put end to end' if line.timed else 'times not known'})"
         events += [_meta("process_name", pid, 0, name=name), _meta("process_sort_index", pid, 0, sort_index=pid)]
         events += _kernel_track(p, line, pid)

@@ -8,7 +8,6 @@ from typing import Any
 
 from fusionaudit.report.wording import (
     Document,
-    find_pass,
     format_bytes,
     format_count,
     format_ns,
@@ -55,10 +54,47 @@ _MEASURES: tuple[tuple[str, str, Callable[[float | None], str], str | None, bool
 )
 
 
-def shown_passes(document: Document) -> list[dict[str, Any]]:
-    """The passes in reading order: eager, compiled, then the others."""
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A pass as reports show it, with the run of the same thing without recorder (``clean``) where there is one."""
+
+    name: str
+    p: dict[str, Any]
+    clean: dict[str, Any] | None
+
+    def source(self, key: str) -> dict[str, Any]:
+        """The pass that a figure comes from: gaps and spans only mean something without the recorder."""
+        return self.clean if self.clean is not None and key in _WITHOUT_RECORDER else self.p
+
+    def value(self, key: str) -> float | None:
+        """A figure per step; ``None`` where only a run with the recorder could give it."""
+        if key in _WITHOUT_RECORDER and self.clean is None and recorded_ops(self.p):
+            return None
+        value: float | None = self.source(key)["per_step"].get(key)
+        return value
+
+
+_WITHOUT_RECORDER = {"idle_ns", "step_ns", "host_ns", "launch_ns_median"}
+_CLEAN = {"eager": "clean_eager", "compiled": "clean"}
+
+
+def recorded_ops(p: dict[str, Any]) -> bool:
+    """The pass ran on a GPU under our op recorder, which slows the host down."""
+    return bool(p["ops"]) and p["engine"] in ("nsys", "kineto")
+
+
+def columns(document: Document) -> list[Column]:
+    """The passes in reading order: eager, compiled, then the others. A clean pass stands behind the one it repeats."""
+    by_name = {p["name"]: p for p in document["passes"]}
+    behind = {clean for name, clean in _CLEAN.items() if name in by_name}
     order = {"eager": 0, "compiled": 1}
-    return sorted(document["passes"], key=lambda p: order.get(p["name"], 2))
+    shown = sorted((p for p in document["passes"] if p["name"] not in behind), key=lambda p: order.get(p["name"], 2))
+    return [Column(name=p["name"], p=p, clean=by_name.get(_CLEAN.get(p["name"], ""))) for p in shown]
+
+
+def shown_passes(document: Document) -> list[dict[str, Any]]:
+    """The passes of :func:`columns`."""
+    return [c.p for c in columns(document)]
 
 
 def comparison(document: Document) -> list[Measure]:
@@ -66,13 +102,13 @@ def comparison(document: Document) -> list[Measure]:
 
     A time row names the basis of its times; passes with different bases get a row each, so that no row mixes them.
     """
-    passes = shown_passes(document)
+    sides = columns(document)
     out = []
     for key, label, show, basis_kind, less in _MEASURES:
-        values: list[float | None] = [p["per_step"].get(key) for p in passes]
+        values = [c.value(key) for c in sides]
         if all(v is None for v in values):
             continue
-        basis_of = [_basis(p, basis_kind) for p in passes]
+        basis_of = [_basis(c.source(key), basis_kind) for c in sides]
         for basis in sorted({b for b, v in zip(basis_of, values, strict=True) if v is not None}, key=str):
             own = [v if b == basis else None for v, b in zip(values, basis_of, strict=True)]
             out.append(
@@ -82,7 +118,7 @@ def comparison(document: Document) -> list[Measure]:
                     basis=basis,
                     values=tuple(own),
                     texts=tuple(show(v) for v in own),
-                    ratio=None if key == "bandwidth_share" else _ratio(document, passes, own),
+                    ratio=None if key == "bandwidth_share" else _ratio(sides, own),
                     less_is_better=less,
                 )
             )
@@ -96,10 +132,8 @@ def _basis(p: dict[str, Any], kind: str | None) -> str | None:
     return basis
 
 
-def _ratio(document: Document, passes: Sequence[dict[str, Any]], values: Sequence[float | None]) -> float | None:
-    if find_pass(document, "eager") is None or find_pass(document, "compiled") is None:
-        return None
-    by_name = dict(zip((p["name"] for p in passes), values, strict=True))
+def _ratio(sides: Sequence[Column], values: Sequence[float | None]) -> float | None:
+    by_name = dict(zip((c.name for c in sides), values, strict=True))
     before, after = by_name.get("eager"), by_name.get("compiled")
     return None if not before or after is None else after / before
 
@@ -154,26 +188,31 @@ class Timeline:
     """Where each kernel of a pass stands: (start, duration) in ns from the step's start.
 
     ``recorded`` is false where starts are not known and the kernels are put end to end; ``timed`` is false where
-    durations are not known either and each kernel is one microsecond wide.
+    durations are not known either and each kernel is one microsecond wide. ``slowed``: the recorder ran, so that gaps
+    are longer than in a plain run.
     """
 
     spans: tuple[tuple[int, int], ...]
     recorded: bool
     timed: bool
+    slowed: bool = False
 
 
-def timeline(p: dict[str, Any]) -> Timeline:
-    """The kernels of a pass on a time axis."""
-    kernels = p["kernels"]
-    timed = bool(kernels) and all(k["duration_ns"] is not None for k in kernels)
-    recorded = timed and all(k["start_ns"] is not None for k in kernels)
+def timeline(column: Column) -> Timeline:
+    """The kernels of a pass on a time axis; the clean run's axis where it launched the same in the same order."""
+    kernels = column.p["kernels"]
+    axis, slowed = kernels, recorded_ops(column.p)
+    if column.clean is not None and [k["name"] for k in column.clean["kernels"]] == [k["name"] for k in kernels]:
+        axis, slowed = column.clean["kernels"], False
+    timed = bool(axis) and all(k["duration_ns"] is not None for k in axis)
+    recorded = timed and all(k["start_ns"] is not None for k in axis)
     if recorded:
-        first = min(k["start_ns"] for k in kernels)
-        spans = [(k["start_ns"] - first, k["duration_ns"]) for k in kernels]
+        first = min(k["start_ns"] for k in axis)
+        spans = [(k["start_ns"] - first, k["duration_ns"]) for k in axis]
     else:
         at, spans = 0, []
-        for k in kernels:
+        for k in axis:
             width = k["duration_ns"] if timed else 1000
             spans.append((at, width))
             at += width
-    return Timeline(spans=tuple(spans), recorded=recorded, timed=timed)
+    return Timeline(spans=tuple(spans), recorded=recorded, timed=timed, slowed=recorded and slowed)

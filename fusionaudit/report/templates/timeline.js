@@ -64,7 +64,7 @@
     }
   }
   function drawRow(pen, row, top) {
-    const basis = row.pass.recorded ? "" : row.pass.timed ? ": put end to end, gaps not known" : ": times not known, one width each";
+    const basis = row.pass.recorded ? row.pass.slowed ? ", gaps longer than in a plain run: the recorder ran" : "" : row.pass.timed ? ": put end to end, gaps not known" : ": times not known, one width each";
     pen.fillStyle = colour("ink"); pen.fillText(row.pass.name, 0, top + 9);
     const after = pen.measureText(`${row.pass.name}  `).width;
     pen.fillStyle = colour("dim"); pen.fillText(`${timeText(row.end)}${row.pass.timed ? "" : " (drawn)"}, ${countText(row.pass.kernels)} kernels${basis}`, after, top + 9);
