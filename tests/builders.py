@@ -71,9 +71,7 @@ def op(
 
 def eager(*ops: Op, name: str = "eager", engine: str = "deviceless", syncs: Sequence[HostSync] = ()) -> Pass:
     """A pass of ops, one kernel each, timed by the byte model."""
-    numbered = tuple(
-        Op(**{**{f: getattr(o, f) for f in o.__dataclass_fields__}, "id": i}) for i, o in enumerate(ops)
-    )
+    numbered = tuple(Op(**{**{f: getattr(o, f) for f in o.__dataclass_fields__}, "id": i}) for i, o in enumerate(ops))
     kernels = []
     for o in numbered:
         kind = category(o)

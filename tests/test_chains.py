@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from builders import eager, op, t
+
 from fusionaudit.program.chains import chains
 
 N = 1 << 20
@@ -74,9 +75,7 @@ def test_an_overwritten_value_is_another_value():
 
 def test_out_variant_writes_its_target_only():
     (chain,) = chains(
-        eager(
-            op("exp", [t("x", N)], t("a", N)), op("aten.neg.out", [t("a", N), t("o", N)], t("o", N), mutated=[1])
-        )
+        eager(op("exp", [t("x", N)], t("a", N)), op("aten.neg.out", [t("a", N), t("o", N)], t("o", N), mutated=[1]))
     )
     assert chain.minimum_bytes == 8 * N
 

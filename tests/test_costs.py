@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from builders import op, t
+
 from fusionaudit.program.costs import category, op_bytes, op_kind, unknown_reason
 from fusionaudit.tensors import Tensor
 
@@ -19,7 +20,8 @@ def strided(storage: str, shape: tuple[int, ...], strides: tuple[int, ...], dtyp
     [
         (op("add", [t("a", N), t("b", N)], t("c", N)), (8 * N, 4 * N), "pointwise"),
         (op("aten.mul.Tensor", [t("a", N), t("a", N)], t("c", N)), (4 * N, 4 * N), "pointwise"),
-        (op("add", [t("a", 64, N), strided("b", (64, N), (0, 1))], t("c", 64, N)), (256 * N + 4 * N, 256 * N), "pointwise"),
+        (op("add", [t("a", 64, N), strided("b", (64, N), (0, 1))], t("c", 64, N)),
+         (256 * N + 4 * N, 256 * N), "pointwise"),
         (op("add", [t("a", N, dtype="bfloat16"), t("b", N)], t("c", N)), (6 * N, 4 * N), "pointwise"),
         (op("aten.add_.Tensor", [t("a", N), t("b", N)], t("a", N), mutated=[0]), (8 * N, 4 * N), "pointwise"),
         (op("aten.add.out", [t("a", N), t("b", N), t("o", N)], t("o", N), mutated=[2]), (8 * N, 4 * N), "pointwise"),
@@ -28,7 +30,8 @@ def strided(storage: str, shape: tuple[int, ...], strides: tuple[int, ...], dtyp
          (16 * N, 8 * N), "pointwise"),
         (op("aten.max.other", [t("a", N), t("b", N)], t("c", N)), (8 * N, 4 * N), "pointwise"),
         (op("aten._to_copy.default", [t("a", N)], t("c", N, dtype="float8_e4m3fn")), (4 * N, N), "cast"),
-        (op("aten.copy_.default", [t("a", N), t("b", N, dtype="bfloat16")], t("a", N), mutated=[0]), (2 * N, 4 * N), "copy"),
+        (op("aten.copy_.default", [t("a", N), t("b", N, dtype="bfloat16")], t("a", N), mutated=[0]),
+         (2 * N, 4 * N), "copy"),
         (op("clone", [strided("a", (16, 64), (1, 16))], t("c", 16, 64)), (4096, 4096), "copy"),
         (op("aten.zero_.default", [t("a", N)], t("a", N), mutated=[0]), (0, 4 * N), "fill"),
         (op("aten.full.default", [], t("a", N)), (0, 4 * N), "fill"),
@@ -42,10 +45,13 @@ def strided(storage: str, shape: tuple[int, ...], strides: tuple[int, ...], dtyp
         (op("cumsum", [t("a", N)], t("b", N)), (4 * N, 4 * N), "scan"),
         (op("aten.cat.default", [t("a", N), t("b", N)], t("c", 2 * N)), (8 * N, 8 * N), "join"),
         (op("aten.constant_pad_nd.default", [t("a", N)], t("c", 2 * N)), (4 * N, 12 * N), "join"),
-        (op("embedding", [t("w", 50000, 64), t("i", 10, dtype="int64")], t("o", 10, 64)), (10 * 64 * 4 + 80, 2560), "gather"),
-        (op("embedding", [t("w", 4, 64), t("i", 100, dtype="int64")], t("o", 100, 64)), (4 * 64 * 4 + 800, 25600), "gather"),
+        (op("embedding", [t("w", 50000, 64), t("i", 10, dtype="int64")], t("o", 10, 64)),
+         (10 * 64 * 4 + 80, 2560), "gather"),
+        (op("embedding", [t("w", 4, 64), t("i", 100, dtype="int64")], t("o", 100, 64)),
+         (4 * 64 * 4 + 800, 25600), "gather"),
         (op("aten.index_put_.default", [t("x", 100, 64), t("v", 3, 64), t("i", 3, dtype="int64")], t("x", 100, 64),
-            mutated=[0], arguments=({"tensor": 0}, [{"tensor": 2}], {"tensor": 1})), (3 * 64 * 4 + 24, 3 * 64 * 4), "scatter"),
+            mutated=[0], arguments=({"tensor": 0}, [{"tensor": 2}], {"tensor": 1})),
+         (3 * 64 * 4 + 24, 3 * 64 * 4), "scatter"),
         (op("aten.index_add_.default", [t("x", 100, 64), t("i", 3, dtype="int64"), t("v", 3, 64)], t("x", 100, 64),
             mutated=[0], arguments=({"tensor": 0}, 0, {"tensor": 1}, {"tensor": 2})), (24 + 768 + 768, 768), "scatter"),
         (op("aten.mm.default", [t("a", 8, 16), t("b", 16, 4)], t("c", 8, 4)), (512 + 256, 128), "matmul"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from builders import MEGA, eager, op, run, t, warnings
+
 from fusionaudit.rules import fa101
 
 N = 64 * MEGA
@@ -28,7 +29,12 @@ def test_three_elementwise_kernels_are_one_finding():
 
 def test_the_same_chain_each_turn_is_one_finding_with_all_bytes():
     second = tuple(
-        op(o.name, [t(x.storage + "2", *x.shape) for x in o.inputs], *[t(y.storage + "2", *y.shape) for y in o.outputs], at=3)
+        op(
+            o.name,
+            [t(x.storage + "2", *x.shape) for x in o.inputs],
+            *[t(y.storage + "2", *y.shape) for y in o.outputs],
+            at=3,
+        )
         for o in scale_bias_relu()
     )
     (found,) = warnings(fa101, eager(*scale_bias_relu(), *second))

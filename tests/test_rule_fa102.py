@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from builders import MEGA, eager, op, run, t, warnings
+
 from fusionaudit.rules import fa102
 
 N = 256 * MEGA
@@ -19,7 +20,11 @@ def test_abs_sum():
 def test_producer_of_a_library_softmax():
     shape = (8192, 1024)
     (found,) = warnings(
-        fa102, eager(op("add", [t("x", *shape), t("m", 1, 1024)], t("a", *shape)), op("_softmax", [t("a", *shape)], t("p", *shape)))
+        fa102,
+        eager(
+            op("add", [t("x", *shape), t("m", 1, 1024)], t("a", *shape)),
+            op("_softmax", [t("a", *shape)], t("p", *shape)),
+        ),
     )
     assert found.ops == ("aten.add.default", "aten._softmax.default")
 

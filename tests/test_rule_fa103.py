@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from builders import eager, op, run, t, warnings
+
 from fusionaudit.rules import fa103
 
 ROWS, ROW = (16384, 1024), (16384, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from builders import call, compiled, eager, graph, op, run, t, warnings
+
 from fusionaudit.rules import fa104
 
 A, W, C = t("a", 8192, 64), t("w", 64, 8192), t("c", 8192, 8192)

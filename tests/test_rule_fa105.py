@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from builders import MEGA, call, compiled, eager, graph, op, run, t, warnings
+
 from fusionaudit.rules import fa105
 
 N = 16 * MEGA
@@ -21,7 +22,12 @@ def test_the_same_weight_cast_in_each_turn():
         for i in range(8)
         for made in (
             op("aten._to_copy.default", [weight], t(f"h{i}", 2048, 2048, dtype="bfloat16"), at=4),
-            op("mm", [t("x", 8, 2048, dtype="bfloat16"), t(f"h{i}", 2048, 2048, dtype="bfloat16")], t(f"o{i}", 8, 2048), at=4),
+            op(
+                "mm",
+                [t("x", 8, 2048, dtype="bfloat16"), t(f"h{i}", 2048, 2048, dtype="bfloat16")],
+                t(f"o{i}", 8, 2048),
+                at=4,
+            ),
         )
     ]
     (found,) = warnings(fa105, eager(*casts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from builders import eager, op, run, t, warnings
+
 from fusionaudit.rules import fa101, fa106
 
 

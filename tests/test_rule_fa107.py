@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from builders import MEGA, call, compiled, graph, run, t
+
 from fusionaudit.rules import fa107
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from builders import MEGA, call, compiled, eager, graph, op, t, warnings
+
 from fusionaudit.rules import fa108
 
 

@@ -41,7 +41,9 @@ def apart_ns(kernel: Kernel, device: Device | None) -> int | None:
         return None
     alone = kernel_ns(replace(kernel, duration_ns=None, category="matmul"), device)
     result = sum(t.nbytes or 0 for t in kernel.writes)
-    extra = sum(t.nbytes or 0 for t in kernel.reads if t.shape == kernel.writes[0].shape)
+    # Two of the reads are the matmul's operands; what else has the result's shape belongs to the epilogue.
+    others = max(0, len(kernel.reads) - 2)
+    extra = sum([t.nbytes or 0 for t in kernel.reads if t.shape == kernel.writes[0].shape][:others])
     epilogue = device.transfer_ns(2 * result + extra)
     return None if alone is None or epilogue is None else alone + max(epilogue, device.launch_ns)
 

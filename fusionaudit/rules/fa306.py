@@ -28,43 +28,11 @@ CODE = "FA306"
 TITLE = "fusion changed numerics: a rounding step that eager makes is gone"
 
 _HALF = {"bfloat16", "float16"}
-_EXACT = frozenset(
-    [
-        "view",
-        "permute",
-        "transpose",
-        "t",
-        "slice",
-        "select",
-        "unsqueeze",
-        "squeeze",
-        "expand",
-        "clone",
-        "neg",
-        "abs",
-        "relu",
-        "where",
-        "cat",
-        "amax",
-        "amin",
-        "maximum",
-        "minimum",
-        "alias",
-        "split",
-        "full",
-        "max",
-        "min",
-        "reshape",
-        "getitem",
-        "copy",
-        "unbind",
-        "split_with_sizes",
-        "constant_pad_nd",
-        "embedding",
-        "index",
-        "gather",
-    ]
-)
+_EXACT = {
+    "view", "permute", "transpose", "t", "slice", "select", "unsqueeze", "squeeze", "expand", "clone", "neg", "abs",
+    "relu", "where", "cat", "amax", "amin", "maximum", "minimum", "alias", "split", "full", "max", "min", "reshape",
+    "getitem", "copy", "unbind", "split_with_sizes", "constant_pad_nd", "embedding", "index", "gather",
+}  # fmt: skip
 """Ops whose result needs no rounding: they pick or move values that are rounded already."""
 
 

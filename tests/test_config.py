@@ -1,0 +1,96 @@
+"""[tool.fusionaudit], thresholds and suppressions."""
+
+from __future__ import annotations
+
+import pytest
+from builders import FILE, MEGA, eager, line, op, program, t
+
+from fusionaudit.config import Config, Thresholds, apply_suppressions, load_config, parse_config, suppression
+from fusionaudit.errors import AuditError
+from fusionaudit.findings import Finding
+from fusionaudit.rules import RULES, fa101, run_rules
+
+N = 64 * MEGA
+CHAIN = eager(op("exp", [t("x", N)], t("a", N), at=3), op("neg", [t("a", N)], t("y", N), at=3))
+
+
+def finding(rule: str = "FA101", at: int = 3) -> Finding:
+    return Finding(rule=rule, pass_name="eager", severity="warning", message="m", location=line(at))
+
+
+def test_defaults_where_there_is_no_table(tmp_path):
+    assert load_config(tmp_path) == Config()
+    (tmp_path / "pyproject.toml").write_text("[tool.other]\n")
+    assert load_config(tmp_path) == Config()
+
+
+def test_the_nearest_pyproject_counts(tmp_path):
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.fusionaudit]\nselect = ["FA1"]\nignore = ["FA107"]\n'
+        '[tool.fusionaudit.thresholds]\nmin_time_share = 0.5\n[tool.fusionaudit.per-file]\n"tests/*" = ["FA101"]\n'
+    )
+    (tmp_path / "sub").mkdir()
+    config = load_config(tmp_path / "sub")
+    assert config.thresholds.min_time_share == 0.5
+    assert config.wants("FA101")
+    assert not config.wants("FA107")
+    assert not config.wants("FA201")
+    assert config.per_file == {"tests/*": ("FA101",)}
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"selects": []}, {"select": "FA101"}, {"select": ["101"]}, {"thresholds": {"speed": 1}}, {"thresholds": 3},
+        {"thresholds": {"min_bytes": "many"}}, {"thresholds": {"min_bytes": 1.5}}, {"thresholds": {"min_bytes": True}},
+        {"thresholds": {"min_time_share": -1}}, {"per-file": ["a"]}, {"per-file": {"a": "FA101"}},
+    ],
+)  # fmt: skip
+def test_wrong_tables_are_errors(table):
+    with pytest.raises(AuditError):
+        parse_config(table)
+
+
+def test_a_broken_pyproject_is_one_line(tmp_path):
+    (tmp_path / "pyproject.toml").write_text("[tool")
+    with pytest.raises(AuditError, match="cannot be read"):
+        load_config(tmp_path)
+
+
+def test_suppression_comment():
+    assert suppression("y = f(x)  # fusionaudit: ignore[FA101, FA105] small") == (("FA101", "FA105"), "small")
+    assert suppression("y = f(x)  # noqa") is None
+
+
+def test_suppressed_findings_are_noted_not_lost():
+    sources = {FILE: {"3": "y = (-x.exp())  # fusionaudit: ignore[FA101] one-off"}}
+    kept, notes = apply_suppressions([finding(), finding("FA102"), finding(at=4)], sources, Config())
+    assert [(f.rule, f.location.line) for f in kept if f.location is not None] == [("FA102", 3), ("FA101", 4)]
+    assert [n.kind for n in notes] == ["suppressed"]
+    assert "one-off" in notes[0].text
+
+
+def test_per_file_ignores():
+    kept, notes = apply_suppressions([finding()], {}, Config(per_file={"script.py": ("FA1",)}))
+    assert not kept
+    assert len(notes) == 1
+
+
+def test_select_and_ignore_choose_rules():
+    assert {f.rule for f in run_rules(program(CHAIN), Config(select=("FA101",)))} == {"FA101"}
+    assert not run_rules(program(CHAIN), Config(ignore=("FA",)))
+
+
+def test_thresholds_change_severity():
+    strict = Config(thresholds=Thresholds(min_time_share=2.0))
+    assert [f.severity for f in fa101.check(program(CHAIN), strict)] == ["info"]
+
+
+def test_every_rule_has_code_title_and_a_docstring_with_its_parts():
+    codes = [r.CODE for r in RULES]
+    assert codes == sorted(set(codes))
+    for rule in RULES:
+        text = rule.__doc__ or ""
+        for part in ("What:", "Why it costs:", "How it is measured:", "When it is wrong:", "What to do:"):
+            assert part in text, (rule.CODE, part)
+        assert rule.TITLE

@@ -1,0 +1,132 @@
+"""FA111: Inductor kept fusible kernels apart."""
+
+from __future__ import annotations
+
+from builders import MEGA, call, compiled, graph, run, t, warnings
+
+from fusionaudit.inductor.model import FusionDecision
+from fusionaudit.rules import fa111
+
+X = t("x", 4096, 4096)
+
+
+def decision(reason: str, first: str, second: str) -> FusionDecision:
+    return FusionDecision(
+        graph="0/0/forward",
+        first="op0",
+        second="op1",
+        reason=reason,
+        cause="numel",
+        first_nodes=(first,),
+        second_nodes=(second,),
+    )
+
+
+def split_sum(size: int):
+    part = t("p", 1024)
+    return graph(
+        call("triton_red_0", [t("x", size)], [part], aten=["abs", "sum"], nodes=["abs_1", "sum_1"], kernel="reduction",
+             numels={"x": 1024, "r0_": size // 1024}, split=True),
+        call("triton_per_1", [part], [t("s")], aten=["abs", "sum"], nodes=["sum_1b"], kernel="persistent_reduction",
+             numels={"x": 1, "r0_": 1024}),
+        outputs=["s"],
+    )  # fmt: skip
+
+
+def test_second_stage_of_a_large_reduction_is_information_with_inductors_reason():
+    why = "numel/rnumel mismatch (reduce) (1024, 1), (262144, 1024)"
+    (found,) = run(fa111, compiled(split_sum(256 * MEGA), decisions=[decision(why, "sum_1", "sum_1b")]))
+    assert found.severity == "info"
+    assert found.reason is not None
+    assert why in found.reason
+    assert "cooperative_reductions" in found.remedy
+
+
+def test_second_stage_of_a_small_one_is_a_warning():
+    assert len(warnings(fa111, compiled(split_sum(4 * MEGA)))) == 1
+
+
+def test_two_kernels_over_the_same_elements():
+    g = graph(
+        call("triton_poi_0", [X], [t("a", 4096, 4096)], numels={"x": 4096 * 4096}),
+        call("triton_poi_1", [t("a", 4096, 4096)], [t("b", 4096, 4096)], numels={"x": 4096 * 4096}),
+        outputs=["b"],
+    )
+    (found,) = warnings(fa111, compiled(g))
+    assert found.avoidable_bytes == 2 * 4 * 4096 * 4096
+
+
+def test_rows_of_one_length_name_combo_kernels():
+    tables = t("cos", 2048, 64)
+    g = graph(
+        call("triton_per_0", [t("q", 32768, 128), tables], [t("a", 32768, 128)], kernel="persistent_reduction",
+             numels={"x": 32768, "r0_": 128}),
+        call("triton_per_1", [t("k", 16384, 128), tables], [t("b", 16384, 128)], kernel="persistent_reduction",
+             numels={"x": 16384, "r0_": 128}),
+        outputs=["a", "b"],
+    )  # fmt: skip
+    (found,) = run(fa111, compiled(g))
+    assert "combo_kernels" in found.remedy
+
+
+def test_a_pad_of_another_size():
+    h = t("h", 256, 2880)
+    g = graph(
+        call("triton_per_0", [t("x", 256, 2880)], [h], kernel="persistent_reduction", numels={"x": 256, "r0_": 2880}),
+        call("triton_poi_1", [h], [t("p", 256, 3072)], aten=["constant_pad_nd"], numels={"x": 256 * 3072}),
+        call("extern_kernels.mm", [h], [t("l", 256, 32)], kind="extern", kernel="matmul", aten=["mm"]),
+        outputs=["p", "l"],
+    )
+    (found,) = warnings(fa111, compiled(g))
+    assert "pad" in (found.reason or "")
+
+
+def test_dequantisation_before_a_matmul():
+    g = graph(
+        call(
+            "triton_poi_0",
+            [t("q", 2048, 4096, dtype="uint8")],
+            [t("w", 4096, 4096, dtype="float16")],
+            aten=["sub", "mul"],
+        ),
+        call(
+            "extern_kernels.mm",
+            [t("w", 4096, 4096, dtype="float16")],
+            [t("o", 4, 4096)],
+            kind="extern",
+            kernel="matmul",
+        ),
+        outputs=["o"],
+    )
+    (found,) = warnings(fa111, compiled(g))
+    assert "matmul" in (found.reason or "")
+
+
+def test_silent_without_shared_data():
+    g = graph(
+        call("triton_poi_0", [X], [t("a", 4096, 4096)], numels={"x": 4096 * 4096}),
+        call("triton_poi_1", [t("y", 4096, 4096)], [t("b", 4096, 4096)], numels={"x": 4096 * 4096}),
+        outputs=["a", "b"],
+    )
+    assert not run(fa111, compiled(g, decisions=[decision("no shared data", "a", "b")]))
+
+
+def test_silent_with_a_library_call_between():
+    g = graph(
+        call("triton_poi_0", [X], [t("a", 4096, 4096)], numels={"x": 4096 * 4096}),
+        call("extern_kernels.mm", [t("a", 4096, 4096)], [t("c", 4096, 4096)], kind="extern", kernel="matmul"),
+        call("triton_poi_1", [t("a", 4096, 4096), t("c", 4096, 4096)], [t("b", 4096, 4096)], numels={"x": 4096 * 4096}),
+        outputs=["b"],
+    )
+    assert not run(fa111, compiled(g))
+
+
+def test_silent_on_reductions_of_two_lengths():
+    """Row statistics, then statistics of blocks of 32: two kernels are the floor."""
+    h = t("h", 32, 8192)
+    g = graph(
+        call("triton_red_0", [t("x", 32, 8192)], [h], kernel="reduction", numels={"x": 32, "r0_": 8192}),
+        call("triton_per_1", [h], [t("q", 32, 8192)], kernel="persistent_reduction", numels={"x": 8192, "r0_": 32}),
+        outputs=["q"],
+    )
+    assert not run(fa111, compiled(g))

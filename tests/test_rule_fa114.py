@@ -1,0 +1,68 @@
+"""FA114: fallback, custom or user-written kernel is a barrier."""
+
+from __future__ import annotations
+
+from builders import MEGA, call, compiled, graph, run, t, warnings
+
+from fusionaudit.rules import fa114
+
+
+def between(target: str, **options):
+    return graph(
+        call("triton_poi_0", [t("x", MEGA)], [t("a", MEGA)]),
+        call(target, [t("a", MEGA)], [t("b", MEGA)], kernel="opaque", **options),
+        call("triton_poi_1", [t("b", MEGA)], [t("y", MEGA)]),
+        inputs=[t("x", MEGA)],
+        outputs=["y"],
+    )
+
+
+def test_a_custom_op_between_two_generated_kernels():
+    (found,) = warnings(fa114, compiled(between("torch.ops.auditcase.scratch_mm.default", kind="custom")))
+    assert found.ops == ("auditcase.scratch_mm",)
+    assert found.evidence["neighbours"] == 2
+
+
+def test_topk_is_a_barrier():
+    (found,) = warnings(fa114, compiled(between("torch.ops.aten.topk.default", kind="extern")))
+    assert found.ops == ("topk",)
+
+
+def test_complex_arithmetic_says_so():
+    z, w = t("z", MEGA, dtype="complex64"), t("w", MEGA, dtype="complex64")
+    g = graph(
+        call("triton_poi_0", [t("x", 2 * MEGA)], [t("a", 2 * MEGA)]),
+        call("torch.ops.aten.view_as_complex.default", [t("a", 2 * MEGA)], [z], kind="extern", kernel="opaque"),
+        call("torch.ops.aten.mul.Tensor", [z], [w], kind="extern", kernel="opaque"),
+        outputs=["w"],
+    )
+    (found,) = run(fa114, compiled(g))
+    assert "complex" in (found.reason or "")
+
+
+def test_matmul_into_a_scatter_into_the_callers_tensor():
+    dest = t("dest", 1024, 1024)
+    g = graph(
+        call("extern_kernels.mm", [t("a", 1024, 1024)], [t("c", 1024, 1024)], kind="extern", kernel="matmul"),
+        call("triton_poi_0", [t("c", 1024, 1024)], [dest], aten=["relu", "index_add"]),
+        inputs=[dest],
+        outputs=["dest"],
+    )
+    (found,) = run(fa114, compiled(g))
+    assert "scatter" in found.message
+
+
+def test_sizes_from_data_are_information():
+    (found,) = run(fa114, compiled(between("torch.ops.aten.nonzero.default", kind="extern")))
+    assert found.severity == "info"
+
+
+def test_silent_on_library_matmuls_and_lonely_calls():
+    mm = graph(
+        call("triton_poi_0", [t("x", MEGA)], [t("a", MEGA)]),
+        call("extern_kernels.mm", [t("a", MEGA)], [t("b", MEGA)], kind="extern", kernel="matmul"),
+        outputs=["b"],
+    )
+    assert not run(fa114, compiled(mm))
+    alone = call("torch.ops.aten.topk.default", [t("x", MEGA)], [t("a", MEGA)], kind="extern", kernel="sort")
+    assert not run(fa114, compiled(graph(alone, outputs=["a"])))

@@ -1,0 +1,41 @@
+"""FA118: torch.compile made it worse than eager."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from builders import MEGA, call, compiled, eager, graph, op, run, t
+
+from fusionaudit.rules import fa118
+
+X, Y = t("x", MEGA), t("y", MEGA)
+
+
+def moves(times: int, **options):
+    calls = [call(f"triton_poi_{i}", [t(f"a{i}", MEGA)], [t(f"b{i}", MEGA)]) for i in range(times)]
+    return compiled(graph(*calls, outputs=["b0"]), **options)
+
+
+def test_more_bytes_than_eager():
+    (found,) = run(fa118, eager(op("exp", [X], Y)), moves(2))
+    assert found.severity == "warning"
+    assert found.avoidable_bytes == 8 * MEGA
+
+
+def test_more_measured_time_than_eager():
+    before = eager(op("exp", [X], Y))
+    before = replace(
+        before, kernels=tuple(replace(k, duration_ns=10_000, time_basis="measured") for k in before.kernels)
+    )
+    (found,) = run(fa118, before, moves(1, duration_ns=50_000))
+    assert found.saving_ns == 40_000
+    assert found.basis == "measured"
+
+
+def test_more_launches_alone_are_no_proof():
+    one = eager(op("exp", [t("x", 4 * MEGA)], t("y", 4 * MEGA)))
+    assert not run(fa118, one, moves(4))
+
+
+def test_silent_where_nothing_was_compiled():
+    assert not run(fa118, eager(op("exp", [X], Y)), eager(op("exp", [X], Y), op("neg", [Y], X), name="compiled"))

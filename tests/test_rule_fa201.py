@@ -1,0 +1,35 @@
+"""FA201: launch-bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from builders import MEGA, eager, op, run, t, warnings
+
+from fusionaudit.rules import fa201
+
+
+def tiny(count: int, size: int = 1024):
+    return [op("exp", [t(f"x{i}", size)], t(f"y{i}", size)) for i in range(count)]
+
+
+def test_many_small_kernels_are_predicted_to_wait_for_launches():
+    (found,) = warnings(fa201, eager(*tiny(200)))
+    assert found.basis == "predicted"
+    assert found.saving_ns is not None
+    assert 200_000 < found.saving_ns < 300_000
+
+
+def test_gaps_of_the_clean_pass_speak_for_eager():
+    before = replace(eager(*tiny(200), engine="nsys"), step_ns=None)
+    clean = replace(before, name="clean_eager", step_ns=1_000_000, idle_ns=700_000)
+    (found,) = warnings(fa201, before, clean)
+    assert found.saving_ns == 700_000 - 200_000
+    assert found.basis == "modelled"
+
+
+def test_silent_on_long_kernels_few_kernels_and_busy_steps():
+    assert not run(fa201, eager(*tiny(200, 64 * MEGA)))
+    assert not run(fa201, eager(*tiny(20)))
+    busy = eager(*tiny(200), engine="nsys")
+    assert not run(fa201, busy, replace(busy, name="clean_eager", step_ns=1_000_000, idle_ns=100_000))

@@ -1,0 +1,37 @@
+"""FA202: the same small kernel relaunched in a loop."""
+
+from __future__ import annotations
+
+from builders import eager, op, run, t, warnings
+
+from fusionaudit.rules import fa101, fa202
+
+
+def recurrence(turns: int, width: int = 4096):
+    made = []
+    for i in range(turns):
+        made += [
+            op("mul", [t("f", width), t(f"h{i}", width)], t(f"m{i}", width), at=4),
+            op("add", [t(f"m{i}", width), t(f"x{i}", width)], t(f"h{i + 1}", width), at=4),
+        ]
+    return made
+
+
+def test_a_recurrence_as_a_python_loop():
+    (found,) = warnings(fa202, eager(*recurrence(32)))
+    assert found.evidence["turns"] == 32
+    assert found.evidence["launches"] == 64
+
+
+def test_its_turns_are_no_chain_warning():
+    assert not warnings(fa101, eager(*recurrence(32)))
+
+
+def test_silent_on_turns_that_do_not_wait_for_each_other():
+    loose = [op("mul", [t("f", 4096), t(f"x{i}", 4096)], t(f"y{i}", 4096), at=4) for i in range(64)]
+    assert not run(fa202, eager(*loose))
+
+
+def test_silent_on_few_turns_and_on_large_kernels():
+    assert not run(fa202, eager(*recurrence(8)))
+    assert not run(fa202, eager(*recurrence(32, 64 << 20)))

@@ -1,0 +1,32 @@
+"""FA203: CUDA graph requested and skipped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from builders import eager, line, run
+
+from fusionaudit.inductor.model import CudagraphSkip, InductorLog
+from fusionaudit.rules import fa203
+
+
+def skipped(*reasons: str):
+    log = InductorLog(
+        cudagraph_skips=tuple(CudagraphSkip(reason=r, location=line(3), compile_id="0/0") for r in reasons)
+    )
+    return replace(eager(name="compiled"), log=log)
+
+
+def test_a_reason_is_a_warning_with_a_remedy():
+    (found,) = run(fa203, skipped("skipping cudagraphs due to cpu device (arg1_1)"))
+    assert found.severity == "warning"
+    assert "GPU" in found.remedy
+
+
+def test_numbers_in_a_reason_do_not_make_it_another():
+    (found,) = run(fa203, skipped("op12: reason=cpu ops", "op3: reason=cpu ops"))
+    assert found.evidence["times"] == 2
+
+
+def test_silent_without_skips():
+    assert not run(fa203, eager(name="compiled"))

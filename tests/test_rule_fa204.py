@@ -1,0 +1,33 @@
+"""FA204: host sync or copy inside the step."""
+
+from __future__ import annotations
+
+from builders import eager, line, op, run, t, warnings
+
+from fusionaudit.program.model import HostSync
+from fusionaudit.rules import fa204
+
+WORK = op("exp", [t("x", 1024)], t("y", 1024))
+
+
+def read(at: int) -> HostSync:
+    return HostSync(name="aten._local_scalar_dense.default", location=line(at), bytes=4)
+
+
+def test_reads_of_two_lines():
+    found = warnings(fa204, eager(WORK, syncs=[read(8), read(9), read(9)]))
+    assert {(f.location.line, f.evidence["syncs"]) for f in found if f.location is not None} == {(8, 1), (9, 2)}
+
+
+def test_one_read_a_step_is_information():
+    (found,) = run(fa204, eager(WORK, syncs=[read(8)]))
+    assert found.severity == "info"
+
+
+def test_said_once_for_both_passes():
+    found = run(fa204, eager(WORK, syncs=[read(8), read(8)]), eager(WORK, name="compiled", syncs=[read(8), read(8)]))
+    assert [f.pass_name for f in found] == ["eager"]
+
+
+def test_silent_without_syncs():
+    assert not run(fa204, eager(WORK))

@@ -1,0 +1,26 @@
+"""FA301: spills to local memory."""
+
+from __future__ import annotations
+
+from builders import MEGA, call, compiled, graph, run, t, warnings
+
+from fusionaudit.rules import fa301
+
+G = graph(call("triton_red_0", [t("x", 16 * MEGA)], [t("y", 16 * MEGA)], kernel="reduction"), outputs=["y"])
+
+
+def test_spills_that_ptxas_counts():
+    (found,) = warnings(fa301, compiled(G, spill_bytes=120, registers=255))
+    assert "120 bytes" in found.message
+    assert found.confidence == "high"
+
+
+def test_local_memory_of_a_trace():
+    (found,) = warnings(fa301, compiled(G, local_memory_bytes=64, engine="nsys"))
+    assert found.confidence == "medium"
+
+
+def test_silent_on_none_and_on_a_few_bytes():
+    assert not run(fa301, compiled(G, spill_bytes=0))
+    assert not run(fa301, compiled(G, spill_bytes=8))
+    assert not run(fa301, compiled(G))

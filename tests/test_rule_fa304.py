@@ -1,0 +1,33 @@
+"""FA304: kernel far under the bandwidth that its bytes need."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from builders import MEGA, eager, op, run, t, warnings
+
+from fusionaudit.rules import fa304
+
+SOFTMAX = op("_softmax", [t("x", 4096, 2048)], t("y", 4096, 2048))
+
+
+def measured(ns: int, made=SOFTMAX):
+    p = eager(made, engine="nsys")
+    return replace(p, kernels=tuple(replace(k, duration_ns=ns, time_basis="measured") for k in p.kernels))
+
+
+def test_an_outer_softmax():
+    """67 MB in 3.9 ms: 17 GB/s."""
+    (found,) = warnings(fa304, measured(3_900_000))
+    assert found.evidence["bandwidth_share"] < 0.01
+
+
+def test_silent_near_the_roof_on_short_kernels_and_without_times():
+    assert not run(fa304, measured(25_000))
+    small = op("exp", [t("x", 1024)], t("y", 1024))
+    assert not run(fa304, measured(5_000, small))
+    assert not run(fa304, eager(SOFTMAX))
+
+
+def test_silent_on_random_numbers():
+    assert not run(fa304, measured(400_000, op("native_dropout", [t("x", MEGA)], t("y", MEGA))))
