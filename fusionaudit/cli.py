@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from fusionaudit import __version__
+from fusionaudit.cli_guard import PASS_THROUGH, add_guard_commands
 from fusionaudit.errors import EXIT_ERROR, AuditError
 
 FORMATS = ("console", "json", "html", "markdown", "perfetto", "sarif", "junit", "github")
@@ -140,7 +141,9 @@ def capture_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 show_default=True,
                 help="How to capture; auto takes the first that this machine can do.",
             ),
-            click.option("--target", help="GPU that deviceless lowers for: h100 (default), h200, b200, ..., FILE.json."),
+            click.option(
+                "--target", help="GPU that deviceless lowers for: h100 (default), h200, b200, ..., FILE.json."
+            ),
             click.option("--passes", help="Comma list of eager, compiled, clean (default: all that the engine has)."),
             click.option("--steps", type=click.IntRange(1), help="Use this many steady steps at the end."),
             click.option("--warmup", type=click.IntRange(0), help="Leave out this many steps at the start."),
@@ -184,19 +187,20 @@ def run_options(*, machine_output: bool = False, **given: Any) -> Any:
     )
 
 
-PASS_THROUGH = {"ignore_unknown_options": True, "allow_interspersed_args": False}
-
-
 @main.command(context_settings=PASS_THROUGH)
 @capture_options
 @click.option("--format", "fmt", type=click.Choice(FORMATS), default="console", show_default=True)
 @click.option("--html/--no-html", "write_html", default=True, help="Write report.html beside audit.db.")
 @click.option("--open", "open_report", is_flag=True, help="Open report.html.")
-@click.option("--verify/--no-verify", "verify", default=None, help="Prove findings on the GPU (default: if there is one).")
+@click.option(
+    "--verify/--no-verify", "verify", default=None, help="Prove findings on the GPU (default: if there is one)."
+)
 @click.option("--fail-on", type=SEVERITY, help="Exit 1 where a finding has this severity or more.")
 @click.option("-v", "--verbose", is_flag=True, help="Every kernel and every finding.")
 @guarded
-def run(fmt: str, write_html: bool, open_report: bool, verify: bool | None, fail_on: Any, verbose: bool, **given: Any) -> int:
+def run(
+    fmt: str, write_html: bool, open_report: bool, verify: bool | None, fail_on: Any, verbose: bool, **given: Any
+) -> int:
     """Run SCRIPT with its ARGS in passes and report its fusion.
 
     Options go before SCRIPT; everything after it belongs to the script.
@@ -253,7 +257,14 @@ def analyze(
     from fusionaudit import pipeline
 
     result = pipeline.analyze(
-        paths, inductor_log=inductor_log, out=out, config=_config(), fail_on=fail_on, warmup=warmup, steps=steps, nsys=nsys
+        paths,
+        inductor_log=inductor_log,
+        out=out,
+        config=_config(),
+        fail_on=fail_on,
+        warmup=warmup,
+        steps=steps,
+        nsys=nsys,
     )
     _render(result.document, fmt, output, verbose=verbose)
     return result.exit_code
@@ -278,6 +289,52 @@ def report(audit: Path, fmt: str, output: Path | None, open_report: bool, verbos
     _render(document, fmt, output, verbose=verbose)
     if open_report:
         click.launch(str(output))
+    return 0
+
+
+@main.command()
+@click.argument("audit", type=click.Path(path_type=Path))
+@click.option("--format", "fmt", type=click.Choice(FORMATS), default="console", show_default=True)
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@guarded
+def verify(audit: Path, fmt: str, quiet: bool) -> int:
+    """Prove the findings of an AUDIT with real fused kernels on this machine's GPU.
+
+    Each finding becomes confirmed (with the measured saving), refuted or inconclusive; the audit keeps the result.
+    """
+    from fusionaudit.store import AUDIT_DB, load, save
+    from fusionaudit.verify.audit import verify_audit
+
+    document = verify_audit(load(audit), progress=_progress(quiet))
+    save(document, audit / AUDIT_DB if audit.is_dir() else audit)
+    _render(document, fmt, None)
+    return 0
+
+
+@main.command()
+@click.argument("patterns", nargs=-1)
+@click.option("--n", "sizes", multiple=True, type=click.IntRange(1), help="Elements; repeatable.")
+@click.option("--dtype", "dtypes", multiple=True, help="float32, bfloat16, float16, float64; repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@guarded
+def bench(
+    patterns: tuple[str, ...], sizes: tuple[int, ...], dtypes: tuple[str, ...], as_json: bool, quiet: bool
+) -> int:
+    """Compare naive, hand-fused CUDA, torch.compile, cuda.compute and CUDA graphs on this GPU.
+
+    PATTERNS: sum_abs, scale_bias_relu, softmax, layer_norm, ... (default: all).
+    """
+    from rich.console import Console
+
+    from fusionaudit.verify.bench import bench as measure
+    from fusionaudit.verify.bench_table import render_bench
+
+    result = measure(patterns or None, sizes or None, dtypes or None, progress=_progress(quiet))
+    if as_json:
+        click.echo(json.dumps(result, indent=1))
+    else:
+        render_bench(result, Console())
     return 0
 
 
@@ -330,6 +387,9 @@ def rules(code: str | None) -> int:
             click.echo(f"{rule.CODE}: {rule.TITLE}\n\n{inspect.cleandoc(rule.__doc__ or '')}")
             return 0
     raise AuditError(f"no rule {code}", remedy=f"known: {', '.join(r.CODE for r in RULES)}")
+
+
+add_guard_commands(main, capture_options=capture_options, run_options=run_options, guarded=guarded, render=_render)
 
 
 if __name__ == "__main__":
