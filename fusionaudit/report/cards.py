@@ -271,7 +271,7 @@ def diff_view(diff: dict[str, Any] | None) -> dict[str, Any] | None:
         for name, (before, after) in diff.get("totals", {}).items()
     ]
     order = {kind: i for i, kind in enumerate(("split", "removed", "regrouped", "added", "changed", "signature"))}
-    rows.sort(key=lambda r: order.get(r["kind"], len(order)))
+    rows.sort(key=lambda r: order.get(str(r["kind"]), len(order)))
     other = [w.plain(k) for k in diff.get("other_key", ())]
     return {"rows": rows, "same": diff.get("same", 0), "totals": totals, "other_key": other}
 
