@@ -66,9 +66,9 @@ def score(graph: CompiledGraph, activities: Sequence[Activity]) -> float:
 
 
 def choose_graph(graphs: Sequence[CompiledGraph], key: str | None, activities: Sequence[Activity]) -> CompiledGraph | None:
-    """The graph that was called: by its cache key where the log tells it, else the one whose launches fit best."""
+    """The graph that was called: by its id or cache key where known, else the one whose launches fit best."""
     for graph in graphs:
-        if key is not None and graph.cache_key == key:
+        if key is not None and key in (graph.cache_key, graph.id):
             return graph
     ranked = sorted(((score(g, activities), i) for i, g in enumerate(graphs)), key=lambda s: (-s[0], s[1]))
     return graphs[ranked[0][1]] if ranked and ranked[0][0] > 0.0 else None
