@@ -6,6 +6,8 @@ import functools
 import threading
 from typing import Any
 
+from torch.utils._python_dispatch import _disable_current_modes
+
 from fusionaudit.capture.ranges import Ranges
 from fusionaudit.errors import AuditError
 
@@ -58,7 +60,9 @@ def _wrap(owner: Any, name: str, ranges: Ranges) -> None:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         token = ranges.push(COMPILE)
         try:
-            return original(*args, **kwargs)
+            # A benchmark's fills and copies are not the program: no recorder sees them.
+            with _disable_current_modes():
+                return original(*args, **kwargs)
         finally:
             ranges.pop(token)
 
