@@ -66,8 +66,9 @@ class Reference:
     ``inputs(elements, dtype, device)`` draws fresh random inputs of about that many elements; ``eager(*inputs)`` is the
     naive form; ``fused(launch, *inputs)`` the kernel. Both give the same tuple of tensors. ``kernels`` are name
     expressions that stand for the file in tests (compiled for every architecture, registers kept).
-    ``flops_scale`` multiplies the tolerance of the dtype. ``limit`` says what keeps it off the copy bandwidth, if
-    anything does. ``compare`` may be false for outputs that eager does not make.
+    ``tolerance_scale`` multiplies the tolerance of the dtype; ``precise`` stands in for ``eager`` where that draws its
+    own random numbers. ``limit`` says what keeps it off the copy bandwidth, if anything does. ``sizes`` are the bytes
+    of the main tensor in the table: in the L1s, in the L2, far beyond both.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Reference:
     variants: dict[str, Callable[..., Tensors]] = field(default_factory=dict)
     precise: Callable[..., Tensors] | None = None
     moved_bytes: Callable[[Tensors, Tensors], int] | None = None
+    sizes: tuple[int, ...] = (1 << 20, 1 << 24, 1 << 30)
 
     def ideal_bytes(self, inputs: Tensors, outputs: Tensors) -> int:
         """Bytes through global memory: each input read once, each output written once, unless the file says else."""

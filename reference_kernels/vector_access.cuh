@@ -61,6 +61,11 @@ template <> struct narrow_to<float16> {
 template <> struct narrow_to<float8_e4m3> {
   template <class S> __device__ static float8_e4m3 from(S s) {
     float v = static_cast<float>(s);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    unsigned short pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.f), "f"(v));
+    return float8_e4m3{static_cast<unsigned char>(pair & 255)};
+#endif
     unsigned sign = (bits_of(v) >> 24) & 128u;
     float a = v < 0.f ? -v : v;
     if (v != v) return float8_e4m3{static_cast<unsigned char>(sign | 127u)};

@@ -9,8 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fusionaudit.reference_kernels.registry import REFERENCES
-from fusionaudit.verify.bench import DEFAULT_BYTES, bench
+from fusionaudit.verify.bench import bench
 
 MUST_COPY_SHARE = 0.92
 MUST_SUM_SHARE = 0.97
@@ -48,19 +50,17 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--patterns", nargs="*", default=list(REFERENCES))
     parser.add_argument("--dtypes", nargs="*", default=["float32"])
-    parser.add_argument(
-        "--all-sizes", action="store_true", help="1 MB and 16 MB for every pattern, not for sum_abs only"
-    )
+    parser.add_argument("--all-sizes", action="store_true", help="small sizes for every pattern, not only sum_abs")
     parser.add_argument("--budget", type=float, default=0.4, help="seconds of timing a table")
     options = parser.parse_args()
     start = time.perf_counter()
     result: dict[str, Any] = {"rows": []}
     for pattern in options.patterns:
-        sizes = DEFAULT_BYTES if options.all_sizes or pattern == "sum_abs" else DEFAULT_BYTES[-1:]
+        sizes = REFERENCES[pattern].sizes
+        sizes = sizes if options.all_sizes or pattern == "sum_abs" else sizes[-1:]
         for dtype in options.dtypes:
-            part = bench(
-                [pattern], [s // (4 if dtype == "float32" else 2) for s in sizes], [dtype], budget_s=options.budget
-            )
+            elements = [size // getattr(torch, dtype).itemsize for size in sizes]
+            part = bench([pattern], elements, [dtype], budget_s=options.budget)
             result = {**part, "rows": [*result["rows"], *part["rows"]]}
         if options.out:
             options.out.write_text(json.dumps(result, indent=1))
@@ -71,7 +71,7 @@ def main() -> int:
             share = "   -" if r["copy_share"] is None else f"{r['copy_share']:4.0%}"
             print(
                 f"{key} {r['kernels'] or 0:>3}k {r['time_ns'] / 1e3:>9.1f}us {share} x{r['speedup']:<6.2f} host {r['host_ns'] / 1e3:>6.1f}us {'' if r['correct'] in (True, None) else 'WRONG'}"
-            )  # noqa: E501
+            )
         else:
             print(f"{key} {r['problem'][:90]}")
     bad = failures(result["rows"])

@@ -114,7 +114,7 @@ class RowWriter(Writer):
                 k = self.input_of[node.id]
                 out.append(
                     f"const {c_type(node.dtype)} s{node.id} = live ? {c_type(node.dtype).replace('long long', 'index_t')}(widen(in{k}[base{k}])) : {c_type(node.dtype).replace('long long', 'index_t')}(0);"
-                )  # noqa: E501
+                )
                 self.scalars[node.id] = f"s{node.id}"
         return [*out, *self.row_values(0)]
 
@@ -273,7 +273,7 @@ def _rows(program: ChainProgram, *, threads: int | None) -> GeneratedKernel:
                 name, kind = r.function.removeprefix("reduce_"), c_type(r.dtype)
                 w.lines.append(
                     f"const {kind} s{r.id} = reduce_row<THREADS>(a{r.id}, {_OPERATOR[name]}, {_IDENTITY[name, kind]});"
-                )  # noqa: E501
+                )
                 w.scalars[r.id] = f"s{r.id}"
         w.lines += w.row_values(phase + 1)
     if w.row_outputs:

@@ -186,7 +186,7 @@ def judge(timings: dict[str, Timing], problem: str = "") -> tuple[Verdict, str, 
             "refuted",
             f"fusing is not faster here: {best.median_ns / 1e3:.1f} us against {eager.median_ns / 1e3:.1f} us",
             saving,
-        )  # noqa: E501
+        )
     if best.high_ns > eager.low_ns and saving < 2 * (best.high_ns - best.low_ns):
         return "inconclusive", "the times scatter more than they differ", saving
     return "confirmed", f"{what} takes {best.median_ns / 1e3:.1f} us, the ops {eager.median_ns / 1e3:.1f} us", saving

@@ -166,7 +166,7 @@ def draw(n: int, dtype: torch.dtype, device: torch.device, *, positive: bool = F
         torch.rand(n, device=device, dtype=wide).mul_(0.75).add_(0.25)
         if positive
         else torch.randn(n, device=device, dtype=wide)
-    )  # noqa: E501
+    )
     return values.to(dtype)
 
 

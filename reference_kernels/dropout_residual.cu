@@ -1,0 +1,46 @@
+// y = keep(x) / (1 - p) + residual with Philox4x32-10: element e takes word e % 4 of counter e / 4 under the seed, so
+// the mask does not depend on the launch geometry.
+#include "vector_access.cuh"
+
+struct words { unsigned item[4]; };
+
+__device__ inline words philox(unsigned long long counter, unsigned long long seed) {
+  unsigned c0 = unsigned(counter), c1 = unsigned(counter >> 32), c2 = 0, c3 = 0;
+  unsigned k0 = unsigned(seed), k1 = unsigned(seed >> 32);
+#pragma unroll
+  for (int round = 0; round < 10; ++round) {
+    const unsigned h0 = __umulhi(0xD2511F53u, c0), l0 = 0xD2511F53u * c0;
+    const unsigned h1 = __umulhi(0xCD9E8D57u, c2), l1 = 0xCD9E8D57u * c2;
+    c0 = h1 ^ c1 ^ k0; c1 = l1; c2 = h0 ^ c3 ^ k1; c3 = l0;
+    k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;
+  }
+  return words{{c0, c1, c2, c3}};
+}
+
+// V is 4 or 8; the last pack may be cut short.
+template <class T, int V, bool ALIGNED>
+__global__ void __launch_bounds__(256) dropout_residual(const T* __restrict__ x, const T* __restrict__ residual,
+                                                        T* __restrict__ y, index_t n, index_t seed, index_t threshold,
+                                                        float scale) {
+  using C = compute_t<T>;
+  for (index_t p = global_thread(); p * V < n; p += global_threads()) {
+    const bool whole = p * V + V <= n;
+    pack<T, V> a, r, out;
+    if (whole) {
+      a = load_pack<V, ALIGNED>(x + p * V);
+      r = load_pack<V, ALIGNED>(residual + p * V);
+    }
+    words bits[V / 4];
+#pragma unroll
+    for (int q = 0; q < V / 4; ++q) bits[q] = philox((unsigned long long)(p * (V / 4) + q), (unsigned long long)seed);
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      const index_t e = p * V + v;
+      if (!whole && e >= n) continue;
+      const C value = C(widen(whole ? a.item[v] : x[e])), add = C(widen(whole ? r.item[v] : residual[e]));
+      out.item[v] = narrow<T>((index_t(bits[v / 4].item[v % 4]) < threshold ? value * C(scale) : C(0)) + add);
+      if (!whole) y[e] = out.item[v];
+    }
+    if (whole) store_pack<V, ALIGNED>(y + p * V, out);
+  }
+}
