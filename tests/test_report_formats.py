@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 import pytest
-from report_documents import block, hostile, sum_abs
+from report_documents import block, hostile, many, sum_abs
 
 from fusionaudit.report.markdown import code, render_markdown, text
 from fusionaudit.report.perfetto import render_perfetto
@@ -32,6 +32,12 @@ def test_markdown_escapes() -> None:
     assert code("a`b|c") == "``a`b\\|c``"
     rows = [line for line in page.splitlines() if line.startswith("| 0 ")]
     assert all(len(re.split(r"(?<!\\)\|", row)) == 8 for row in rows)
+
+
+def test_markdown_fits_a_comment() -> None:
+    page = render_markdown(many(20_000, 5_000))
+    assert len(page) < 65_536
+    assert "more are in the full report" in page
 
 
 def test_perfetto_tracks() -> None:

@@ -81,7 +81,11 @@ def _body(document: Document, finding: dict[str, Any], index: PassIndex) -> dict
         "remedy": w.plain(finding.get("remedy") or ""),
         "confidence": finding.get("confidence"),
         "verification": _verification(finding.get("verification")),
-        "evidence": [(_words(k), _value(k, v)) for k, v in finding["evidence"].items() if v not in (None, [], {}, "")],
+        "evidence": [
+            (_words(k), _value(k, v))
+            for k, v in finding["evidence"].items()
+            if v not in (None, [], {}, "") and (k, v) != ("times", 1)
+        ],
         "fingerprint": finding["fingerprint"],
         "kernels": ", ".join(str(k) for k in finding["kernels"][:12]) + (" .." if len(finding["kernels"]) > 12 else ""),
     }
@@ -161,7 +165,9 @@ def _value(key: str, value: Any) -> str:
             return w.format_share(value)
         if "bytes" in key.split("_"):
             return w.format_bytes(value)
-        return w.format_ns(value) if key.endswith("_ns") else w.figure(value)
+        if key.endswith("_ns"):
+            return w.format_ns(value)
+        return w.format_count(value) if isinstance(value, int) else w.figure(value)
     if isinstance(value, (list, tuple)):
         words = [_value("", v) for v in value[:8]]
         return ", ".join(words) + (f", +{len(value) - 8}" if len(value) > 8 else "")

@@ -133,7 +133,7 @@ def chain_graph(finding: dict[str, Any], index: PassIndex) -> ChainGraph | None:
         more = len(kernels) - len(nodes)
     else:
         return None
-    nodes[-1].leaves = True
+    nodes[-1].leaves = nodes[-1].leaves or not more
     return _draw(nodes, more, times)
 
 

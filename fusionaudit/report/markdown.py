@@ -15,6 +15,9 @@ Document = dict[str, Any]
 _SPECIAL = re.compile(r"([\\`*_{}\[\]|~#!])")
 _MOST_KERNELS = 60
 _MOST_FINDINGS = 25
+_MOST_NOTES = 20
+_LONGEST = 50_000
+"""Characters; a comment on GitHub holds 65,536."""
 _BADGES = {"error": "🔴", "warning": "🟠", "info": "🔵"}
 
 
@@ -46,10 +49,13 @@ def render_markdown(document: Document) -> str:
     out = [f"### fusionaudit: {text(sentence)}", "", text(w.target_line(document)), ""]
     out += _comparison(document)
     out += _findings(document)
-    out += _kernels(document)
+    kernels = _kernels(document)
+    if sum(map(len, out)) + sum(map(len, kernels)) > _LONGEST:
+        kernels = ["The kernels are in the full report: this text has to fit a comment.", ""]
+    out += kernels
     if document["notes"]:
         out += ["", "**Notes**", ""]
-        out += [f"- {text(n['kind'])}: {text(n['text'])}" for n in document["notes"]]
+        out += [f"- {text(n['kind'])}: {text(n['text'][:500])}" for n in document["notes"][:_MOST_NOTES]]
     facts = public_environment(document["environment"])
     words = [f"{k} {v}" for k in ("torch", "triton", "python", "driver", "nsys") if isinstance(v := facts.get(k), str)]
     version = f"fusionaudit {document['tool'].get('version', '')}"
@@ -89,11 +95,11 @@ def _findings(document: Document) -> list[str]:
 
 
 def _finding_text(finding: dict[str, Any]) -> str:
-    parts = [text(finding["message"])]
+    parts = [text(finding["message"][:600])]
     if finding.get("reason"):
-        parts.append(f"Why: {text(finding['reason'])}")
+        parts.append(f"Why: {text(finding['reason'][:400])}")
     if finding.get("remedy"):
-        parts.append(f"**{text(finding['remedy'])}**")
+        parts.append(f"**{text(finding['remedy'][:400])}**")
     if finding.get("verification"):
         parts.append(f"Verified: {text(w.verification_text(finding['verification']))}")
     return "<br>".join(parts)
