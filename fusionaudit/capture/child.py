@@ -212,6 +212,18 @@ def _restore_streams(spec: PassSpec) -> None:
                 os.close(source)
 
 
+def _leave_children_alone() -> None:
+    """Keep nsys out of the processes that this one starts (compilers, workers): hundreds of short ones can make its
+    importer fail ("Multiple different definitions of the same VmTidToPidInfo", seen with 2023.4). It is loaded here
+    already, and CUDA in a child still finds it through CUDA_INJECTION64_PATH."""
+    preload = os.environ.get("LD_PRELOAD", "")
+    kept = [p for p in preload.replace(" ", ":").split(":") if p and "libToolsInjection" not in p and "libLinuxKeyboard" not in p]
+    if kept:
+        os.environ["LD_PRELOAD"] = ":".join(kept)
+    else:
+        os.environ.pop("LD_PRELOAD", None)
+
+
 def run_pass(spec: PassSpec) -> PassOutcome:
     """Set up, run the script, finish; the outcome is also written for the parent."""
     from fusionaudit.capture.launch import Outcome, run_program
@@ -276,6 +288,8 @@ def main(path: str | None = None) -> None:
             del sys.path[0]
     spec = PassSpec.read(Path(path))
     _restore_streams(spec)
+    if spec.engine == "nsys":
+        _leave_children_alone()
     told = run_pass(spec)
     sys.exit(told.exit_code if told.problem is None else told.exit_code or 2)
 

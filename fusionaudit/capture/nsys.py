@@ -110,6 +110,9 @@ def profile_command(nsys: Nsys, output: Path, command: list[str]) -> list[str]:
 
 def message(text: str) -> str:
     """What nsys complained about in its output: the last line that is not progress."""
+    told = re.search(r'Type: ErrorText\s+Value: "([^"]*)"', text)
+    if told:
+        return told[1]
     lines = [line.strip() for line in text.replace("\r", "\n").splitlines()]
     kept = [
         line

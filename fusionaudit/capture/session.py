@@ -244,26 +244,35 @@ def _environment(session: _Session, name: str, pass_folder: Path) -> dict[str, s
 
 def _run_pass(session: _Session, name: str, *, first: bool) -> bool:
     """One pass; true where the next may run. The pass is added to the session whatever happened."""
-    options, pass_folder = session.options, session.folder / name
-    pass_folder.mkdir()
     session.say(f"{name} pass ...")
-    with contextlib.ExitStack() as stack:
-        if first:
-            out = real_descriptor("stderr" if options.machine_output else "stdout")
-            err = real_descriptor("stderr")
-        else:
-            # The user has seen what the script prints; later passes print it into the capture.
-            out = stack.enter_context((pass_folder / "stdout.txt").open("wb")).fileno()
-            err = stack.enter_context((pass_folder / "stderr.txt").open("wb")).fileno()
-        ended, tool_output = _execute(session, name, pass_folder, out, err)
-    captured = _collect(session, name, pass_folder, ended, tool_output)
+    ended, captured = _attempt(session, name, shown=first)
+    if session.nsys is not None and captured.trace is None and captured.returncode == 0:
+        # The importer of nsys fails now and then on a recording; the script itself went well.
+        session.say(f"{name}: {captured.error}; once more")
+        shutil.rmtree(session.folder / name, ignore_errors=True)
+        ended, captured = _attempt(session, name, shown=False)
     session.passes.append(captured)
     if captured.error is not None and not first:
-        _show_tail(session, pass_folder / "stderr.txt")
+        _show_tail(session, session.folder / name / "stderr.txt")
     session.write()
     if ended.interrupted:
         raise AuditError(f"interrupted in the {name} pass; the capture is kept: {session.folder}", exit_code=130)
     return captured.returncode == 0 and captured.error is None
+
+
+def _attempt(session: _Session, name: str, *, shown: bool) -> tuple[Ended, CapturedPass]:
+    """Run the child of a pass once; what the script prints is shown, or kept in the capture."""
+    pass_folder = session.folder / name
+    pass_folder.mkdir()
+    with contextlib.ExitStack() as stack:
+        if shown:
+            out = real_descriptor("stderr" if session.options.machine_output else "stdout")
+            err = real_descriptor("stderr")
+        else:
+            out = stack.enter_context((pass_folder / "stdout.txt").open("wb")).fileno()
+            err = stack.enter_context((pass_folder / "stderr.txt").open("wb")).fileno()
+        ended, tool_output = _execute(session, name, pass_folder, out, err)
+    return ended, _collect(session, name, pass_folder, ended, tool_output)
 
 
 def _execute(session: _Session, name: str, pass_folder: Path, out: int | None, err: int | None) -> tuple[Ended, str]:
