@@ -20,7 +20,8 @@ class RangeOp:
     ``name`` in dotted aten form (``aten.add``; no overload in NVTX); ``op_id`` is emit_nvtx's or our recorder's number;
     ``recorded`` is true where the id is our recorder's (it then names an :class:`~fusionaudit.program.model.Op`).
     ``inputs`` are shapes (and dtypes, strides where the format has them); ``input_ops`` are (op id, output index)
-    pairs as emit_nvtx writes them ((0, -1): unknown).
+    pairs as emit_nvtx writes them ((0, -1): unknown); ``parents`` are the ids of the op ranges around it, innermost
+    first, for an activity's op (what reads the result of a composite op names the outermost one that returned it).
     """
 
     name: str
@@ -31,6 +32,7 @@ class RangeOp:
     dtypes: tuple[str, ...] = ()
     inputs: tuple[Tensor, ...] = ()
     input_ops: tuple[tuple[int, int], ...] = ()
+    parents: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Trim Nsight Systems exports for the tests: ``python trim.py FOLDER_OF_EXPORTS [NAME...]`` writes them beside this file.
+"""Trim Nsight Systems exports for the tests: ``python trim.py FOLDER [NAME...]`` writes them beside this file.
 
 Whole stay: kernels, copies, fills, NVTX ranges, graph nodes, strings in use, GPU and export metadata, diagnostics.
 Of the CUDA API calls stay those that belong to an activity, wait, launch or build a graph, and every launch. All other
@@ -22,6 +22,7 @@ KEPT = (
     "CUPTI_ACTIVITY_KIND_RUNTIME",
     "DIAGNOSTIC_EVENT",
     "ENUM_CUDA_MEMCPY_OPER",
+    "ENUM_CUDA_MEM_KIND",
     "META_DATA_EXPORT",
     "NVTX_EVENTS",
     "StringIds",

@@ -1,0 +1,113 @@
+"""Reads ``ops.jsonl``, the recorder's file: one JSON object a line, in order of execution."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fusionaudit.errors import AuditError
+from fusionaudit.findings import Location, Note
+from fusionaudit.tensors import Tensor
+from fusionaudit.trace.schema import GraphCall, Op, OpLog, Record, StepMark, SyncMark
+
+_PHASES = ("forward", "backward", "optimizer")
+
+
+def _location(data: Any) -> Location | None:
+    return (
+        None
+        if data is None
+        else Location(file=str(data["file"]), line=int(data["line"]), function=data.get("function"))
+    )
+
+
+def _tensors(data: Any) -> tuple[Tensor, ...]:
+    return tuple(Tensor.from_json(t) for t in data or ())
+
+
+def _optional_int(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _record(data: dict[str, Any]) -> Record | None:
+    """One record; ``None`` for a kind that this version does not know."""
+    kind = data["kind"]
+    if kind == "op":
+        phase = data.get("phase", "forward")
+        if phase not in _PHASES:
+            raise ValueError(f"phase {phase!r}")
+        return Op(
+            id=int(data["id"]),
+            name=str(data["name"]),
+            inputs=_tensors(data.get("inputs")),
+            outputs=_tensors(data.get("outputs")),
+            mutated=tuple(int(i) for i in data.get("mutated") or ()),
+            arguments=tuple(data.get("arguments") or ()),
+            location=_location(data.get("location")),
+            phase=phase,
+            thread=_optional_int(data.get("thread")),
+            stream=_optional_int(data.get("stream")),
+            region=data.get("region"),
+        )
+    if kind == "graph":
+        return GraphCall(
+            graph=str(data["graph"]),
+            symbols={str(name): int(value) for name, value in (data.get("symbols") or {}).items()},
+            inputs=_tensors(data.get("inputs")),
+            outputs=_tensors(data.get("outputs")),
+            region=data.get("region"),
+        )
+    if kind == "step":
+        return StepMark(index=int(data["index"]))
+    if kind == "sync":
+        return SyncMark(
+            name=str(data["name"]), location=_location(data.get("location")), bytes=_optional_int(data.get("bytes"))
+        )
+    return None
+
+
+def read_oplog(path: Path) -> OpLog:
+    """The records of an op log.
+
+    A last line that was cut off (the script was killed) and broken lines before it are left out and noted; a file that
+    has no good line at all though it is not empty is an AuditError.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8", "replace")
+    except OSError as error:
+        raise AuditError(f"{path}: cannot be read: {error.strerror or error}", remedy="run the audit again") from None
+    lines = text.split("\n")
+    ended = lines[-1] == ""
+    lines = lines[:-1] if ended else lines
+    records: list[Record] = []
+    broken = unknown = 0
+    cut_off = False
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = _record(json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            if number == len(lines) and not ended:
+                cut_off = True
+            else:
+                broken += 1
+            continue
+        if record is None:
+            unknown += 1
+        else:
+            records.append(record)
+    if broken and not records:
+        raise AuditError(f"{path}: not an op log: no line of it can be read", remedy="run the audit again")
+    notes = []
+    if cut_off:
+        text = f"{path.name}: the last record is cut off; {len(records)} records before it are used"
+        notes.append(Note(kind="cut-off", text=text, remedy="let the script end by itself"))
+    if broken:
+        text = f"{path.name}: {broken} broken lines were left out; chains that pass through them are not seen"
+        notes.append(Note(kind="broken-lines", text=text, remedy="run the audit again"))
+    if unknown:
+        text = f"{path.name}: {unknown} records of a kind that this version does not know were left out"
+        notes.append(Note(kind="newer-log", text=text, remedy="upgrade fusionaudit"))
+    return OpLog(records=tuple(records), notes=tuple(notes))
