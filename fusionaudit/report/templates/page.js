@@ -37,11 +37,12 @@ function shape(tag, props = {}, text = null) {
   return node;
 }
 
+const GROUPED = new Intl.NumberFormat("en-US"); // made once: toLocaleString makes one a call
 // Three significant digits, as in the console report.
 function figure(value) {
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 99.95) return Math.round(value).toLocaleString("en-US");
+  if (size >= 99.95) return GROUPED.format(Math.round(value));
   if (size >= 9.995) return value.toFixed(1);
   return size >= 0.995 ? value.toFixed(2) : String(Number(value.toPrecision(3)));
 }
@@ -54,7 +55,7 @@ const BYTE_UNITS = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]];
 const bytesText = (value) => scaled(value, BYTE_UNITS, "B");
 const timeText = (value) => scaled(value, [[1e9, "s"], [1e6, "ms"], [1e3, "us"]], "ns");
 const rateText = (value) => value === null ? "-" : `${bytesText(value)}/s`;
-const countText = (value) => value === null ? "-" : value.toLocaleString("en-US");
+const countText = (value) => value === null ? "-" : GROUPED.format(value);
 
 // Colours come from the style sheet, so that themes need no second list; a canvas needs them resolved.
 const probe = make("span", { hidden: "" });
@@ -105,7 +106,7 @@ nameTheme();
 
 // A link to a folded finding opens it; on paper all are open.
 function openTarget() {
-  const target = location.hash.length > 1 ? document.getElementById(decodeURIComponent(location.hash.slice(1))) : null;
+  const target = location.hash.length > 1 ? document.getElementById(location.hash.slice(1)) : null; // ids are plain ASCII
   if (target) { const fold = target.closest("details"); if (fold) { fold.open = true; target.scrollIntoView(); } }
 }
 addEventListener("hashchange", openTarget);

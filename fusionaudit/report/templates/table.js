@@ -40,7 +40,7 @@ let showInTable = () => {};
   table.tHead.append(head);
 
   function compare(a, b) {
-    const x = sorted.column.value(a), y = sorted.column.value(b);
+    const x = a.sortKey, y = b.sortKey;
     if (x === y) return a.index - b.index;
     if (x === null) return 1; // unknown comes last, whichever way
     if (y === null) return -1;
@@ -49,6 +49,7 @@ let showInTable = () => {};
   function apply() {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     rows = KINDS.filter((kind) => (!passes.value || kind.passName === passes.value) && (!categories.value || familyOf(kind) === categories.value) && words.every((word) => kind.hay.includes(word)));
+    for (const kind of rows) kind.sortKey = sorted.column.value(kind);
     rows.sort(compare);
     for (const column of columns) {
       if (column === sorted.column) column.head.setAttribute("aria-sort", sorted.down ? "descending" : "ascending"); else column.head.removeAttribute("aria-sort");
