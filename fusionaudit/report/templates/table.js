@@ -1,5 +1,5 @@
 // The kernel table: one row a kind of kernel; sorted and searched in memory, drawn a page at a time.
-const PAGE = 50;
+const PAGE = 40;
 let showInTable = () => {};
 {
   const table = document.getElementById("kernel-table");
