@@ -48,7 +48,7 @@ def _ns(microseconds: Any) -> int:
 
 def _thread(value: Any) -> int:
     """A thread's number; Chrome traces may name threads by text."""
-    return value if isinstance(value, int) else hash(str(value)) & 0x7FFFFFFF
+    return value if isinstance(value, int) else zlib.crc32(str(value).encode())
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -244,13 +244,13 @@ def _syncs(calls: Sequence[Event], device_events: Sequence[Event], ranges: list[
         or (c.get("name") in _SYNC_COPIES and (c.get("args") or {}).get("correlation") in to_host)
     ]
     contexts = resolve(ranges, [Point(time_ns=_ns(c["ts"]), thread=_thread(c.get("tid"))) for c in waits])
-    return tuple(
-        Sync(
-            name=str(c["name"]), start_ns=_ns(c["ts"]), end_ns=_ns(c["ts"]) + _ns(c.get("dur", 0)), op=x.op, step=x.step
-        )
-        for c, x in zip(waits, contexts, strict=True)
-        if not x.compiling
-    )
+    out = []
+    for c, x in zip(waits, contexts, strict=True):
+        start = _ns(c["ts"])
+        if not x.compiling:
+            end = start + _ns(c.get("dur", 0))
+            out.append(Sync(name=str(c["name"]), start_ns=start, end_ns=end, op=x.op, step=x.step))
+    return tuple(out)
 
 
 def read_kineto(path: Path) -> Trace:

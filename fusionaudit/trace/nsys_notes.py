@@ -72,7 +72,7 @@ def diagnostics(rows: Iterable[tuple[Any, ...]], pid: int | None) -> list[Note]:
 def lost_launches(
     calls: Sequence[Call], recorded: set[int | None], captured: Mapping[int, Sequence[int]]
 ) -> list[Note]:
-    """A note where launch calls have no kernel. Launches into a CUDA graph have none: a node was created in the call."""
+    """A note where launch calls have no kernel. Launches into a CUDA graph have none: they created a node."""
     times = {tid: sorted(stamps) for tid, stamps in captured.items()}
     launches = missing = 0
     for call in calls:

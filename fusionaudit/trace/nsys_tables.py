@@ -15,7 +15,8 @@ from fusionaudit.errors import AuditError
 _ACTIVITY = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphNodeId")
 VIEWS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "kernel": (("CUPTI_ACTIVITY_KIND_KERNEL",), (
-        *_ACTIVITY, "demangledName", "shortName", "mangledName", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
+        *_ACTIVITY, "demangledName", "shortName", "mangledName",
+        "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
         "registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "localMemoryPerThread",
     )),
     "memcpy": (("CUPTI_ACTIVITY_KIND_MEMCPY",), (*_ACTIVITY, "bytes", "copyKind")),
