@@ -14,7 +14,7 @@ from fusionaudit import __version__
 from fusionaudit.capture.manifest import MANIFEST, read_manifest
 from fusionaudit.config import Config, apply_suppressions
 from fusionaudit.errors import EXIT_ERROR, EXIT_FINDINGS, EXIT_OK, AuditError
-from fusionaudit.findings import SEVERITIES, Finding, Severity
+from fusionaudit.findings import SEVERITIES, Finding, Location, Severity
 from fusionaudit.program.build import build_program, import_program
 from fusionaudit.program.model import Program
 from fusionaudit.report.document import Document, build_document
@@ -62,8 +62,10 @@ def source_file(file: str, capture: Path | None) -> Path | None:
 def source_lines(program: Program, capture: Path | None) -> dict[str, dict[str, str]]:
     """{file: {line: text}} for every line that an op, kernel or log entry of the program names, with some context."""
     wanted: dict[str, set[int]] = {}
-    places = [x.location for p in program.passes for x in (*p.ops, *p.kernels, *p.syncs)]
-    places += [x.location for p in program.passes for x in (*p.log.breaks, *p.log.recompiles, *p.log.decisions)]
+    places: list[Location | None] = []
+    for p in program.passes:
+        for items in (p.ops, p.kernels, p.syncs, p.log.breaks, p.log.recompiles, p.log.decisions):
+            places += [item.location for item in items]  # type: ignore[attr-defined]
     for place in places:
         if place is not None:
             near = range(place.line - _CONTEXT_LINES, place.line + _CONTEXT_LINES + 1)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from fusionaudit.capture.manifest import CapturedPass, Manifest, read_manifest
 from fusionaudit.device import Device
@@ -53,7 +53,9 @@ def _failed(p: CapturedPass) -> Note:
     )
 
 
-def _build_pass(folder: Path, manifest: Manifest, p: CapturedPass, device: Device | None) -> tuple[Pass | None, Device | None]:
+def _build_pass(
+    folder: Path, manifest: Manifest, p: CapturedPass, device: Device | None
+) -> tuple[Pass | None, Device | None]:
     log_path, structured = _inside(folder, p.log), _inside(folder, p.structured)
     log = read_inductor(log_path, structured) if log_path or structured else InductorLog()
     ops_path, trace_path = _inside(folder, p.ops), _inside(folder, p.trace)
@@ -62,7 +64,9 @@ def _build_pass(folder: Path, manifest: Manifest, p: CapturedPass, device: Devic
         "warmup": manifest.options.get("warmup"),
         "steps": manifest.options.get("steps"),
     }
-    name: PassName = p.name if p.name in ("eager", "compiled", "clean") else "clean"  # type: ignore[assignment]
+    if p.name not in get_args(PassName):
+        raise AuditError(f"unknown pass {p.name!r} in the manifest")
+    name: PassName = p.name  # type: ignore[assignment]
     if manifest.engine == "deviceless":
         if oplog is None:
             return None, device
@@ -73,8 +77,6 @@ def _build_pass(folder: Path, manifest: Manifest, p: CapturedPass, device: Devic
         return None, device
     trace = load_trace(trace_path)
     built = measured_pass(name, manifest.engine, trace, oplog, log, **options)
-    if p.name not in ("eager", "compiled", "clean"):
-        built = replace(built, name=p.name)  # type: ignore[arg-type]
     return replace(built, notes=(*built.notes, *log.notes)), trace.device or device
 
 
@@ -96,7 +98,9 @@ def build_program(folder: Path) -> Program:
             continue
         if built is None:
             text = f"{p.name}: nothing was captured in this pass"
-            notes.append(Note(kind="missing-pass", text=text, remedy="see its log in the capture", blocks=True, pass_name=p.name))
+            notes.append(
+                Note(kind="missing-pass", text=text, remedy="see its log in the capture", blocks=True, pass_name=p.name)
+            )
             continue
         passes.append(built)
         device = device or measured_on
@@ -104,7 +108,11 @@ def build_program(folder: Path) -> Program:
         raise errors[0]
     notes += _missing(manifest, passes)
     return Program(
-        engine=manifest.engine, device=device, passes=tuple(passes), environment=manifest.environment, notes=tuple(notes)
+        engine=manifest.engine,
+        device=device,
+        passes=tuple(passes),
+        environment=manifest.environment,
+        notes=tuple(notes),
     )
 
 
@@ -118,10 +126,15 @@ def _missing(manifest: Manifest, passes: Sequence[Pass]) -> list[Note]:
     ]
 
 
+_IMPORTED: tuple[PassName, ...] = ("imported", "imported2", "imported3", "imported4")
+
+
 def import_program(
     exports: Sequence[Path], *, inductor_log: Path | None = None, warmup: int | None = None, steps: int | None = None
 ) -> Program:
     """The Program of bare exports that somebody else made: each file one pass (``imported``, ``imported2`` ...)."""
+    if len(exports) > len(_IMPORTED):
+        raise AuditError(f"at most {len(_IMPORTED)} exports at once")
     structured = inductor_log if inductor_log is not None and inductor_log.is_dir() else None
     log = read_inductor(None if structured else inductor_log, structured) if inductor_log else InductorLog()
     passes: list[Pass] = []
@@ -150,7 +163,6 @@ def import_program(
                     pass_name="imported",
                 )
             )
-        name = "imported" if number == 0 else f"imported{number + 1}"
-        passes.append(replace(built, name=name, notes=tuple(notes)))  # type: ignore[arg-type]
+        passes.append(replace(built, name=_IMPORTED[number], notes=tuple(notes)))
         device = device or trace.device
     return Program(engine="import", device=device, passes=tuple(passes))

@@ -86,7 +86,7 @@ def _inputs(op: RangeOp, dtype: str | None, aliases: dict[tuple[int, int], str])
             continue
         kind = op.dtypes[i] if i < len(op.dtypes) and op.dtypes[i] else dtype
         kind = _TRACE_DTYPES.get(kind or "", kind)
-        storage = aliases.get(source, f"op{source[0]}:{source[1]}") if known else None
+        storage = aliases.get(source, f"op{source[0]}:{source[1]}") if known else f"in{op.op_id}:{i}"
         found.append(Tensor.contiguous(shape, kind or "unknown", storage))
     return tuple(found)
 
@@ -115,9 +115,9 @@ def imported_ops(activities: Sequence[Activity], ranges: Sequence[RangeOp] = ())
     out: dict[int, Op] = {}
     for op_id in {a.op.op_id for a in activities if a.op is not None}:
         op, dtype = every[op_id], dtypes.get(op_id)
-        shape = _output_shape(op, readers)
+        result = _output_shape(op, readers)
         storage = aliases.get((op_id, 0), f"op{op_id}:0")
-        outputs = () if shape is None else (Tensor.contiguous(shape, dtype or "unknown", storage),)
+        outputs = () if result is None else (Tensor.contiguous(result, dtype or "unknown", storage),)
         inputs = _inputs(op, dtype, aliases)
         mutated = (0,) if _IN_PLACE.match(op.name) and inputs else ()
         out[op_id] = Op(id=op_id, name=op.name, inputs=inputs, outputs=outputs, mutated=mutated)

@@ -8,14 +8,15 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fusionaudit.findings import Note
+from fusionaudit.findings import Location, Note
 from fusionaudit.inductor.model import CompiledGraph, GeneratedCall, InductorLog
 from fusionaudit.program.costs import category, op_bytes
 from fusionaudit.program.graphs import align, choose_graph
 from fusionaudit.program.imported import imported_ops
 from fusionaudit.program.model import Category, HostSync, Kernel, Pass, PassName
 from fusionaudit.program.steps import Steps, steady_activities
-from fusionaudit.trace.schema import Activity, Op, OpLog, Trace
+from fusionaudit.tensors import Tensor
+from fusionaudit.trace.schema import Activity, Op, OpLog, RangeOp, Trace
 
 _NAME_CATEGORIES: tuple[tuple[str, Category], ...] = (
     (r"^triton_poi_", "pointwise"), (r"^triton_per_", "persistent_reduction"), (r"^triton_red_", "reduction"),
@@ -172,7 +173,7 @@ def _kernel(
     return kernel
 
 
-def mutated(op: Op) -> tuple:  # type: ignore[type-arg]
+def mutated(op: Op) -> tuple[Tensor, ...]:
     """The inputs that the op writes in place."""
     return tuple(op.inputs[i] for i in op.mutated if i < len(op.inputs))
 
@@ -227,8 +228,10 @@ def measured_pass(
     """The Pass of one trace, cut down to its steady step."""
     activities = [a for a in trace.activities if not a.compiling]
     found = steady_activities(activities, warmup=warmup, steps=steps)
-    notes = list(trace.notes)
-    if found.source == "whole" and activities:
+    # The clean passes have no ranges by design: only their times count.
+    attributed = not name.startswith("clean")
+    notes = [n for n in trace.notes if attributed or n.blocks]
+    if found.source == "whole" and activities and attributed:
         notes.append(
             Note(
                 kind="no-steps",
@@ -267,7 +270,7 @@ def measured_pass(
         gap = None if previous_end is None else max(0, activity.start_ns - previous_end)
         kernels.append(replace(kernel, gap_ns=gap))
     extra = sum(1 for k, i in zip(kernels, range(len(kernels)), strict=True) if i in generated and k.read_bytes is None)
-    if chosen:
+    if chosen and attributed:
         share = 1 - unmatched / len(chosen)
         names = sorted({k.name for i, k in enumerate(kernels) if i not in generated and chosen[i].op is None})
         text = f"{name}: {share:.1%} of {len(chosen)} launches are tied to an op"
@@ -290,5 +293,5 @@ def measured_pass(
     )  # fmt: skip
 
 
-def _sync_location(op, recorded):  # type: ignore[no-untyped-def]
+def _sync_location(op: RangeOp | None, recorded: dict[int, Op]) -> Location | None:
     return recorded[op.op_id].location if op is not None and op.op_id in recorded else None

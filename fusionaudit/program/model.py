@@ -12,7 +12,7 @@ from fusionaudit.tensors import Tensor
 from fusionaudit.trace.schema import Op as Op
 from fusionaudit.trace.schema import Phase as Phase
 
-PassName = Literal["eager", "compiled", "clean", "imported"]
+PassName = Literal["eager", "compiled", "clean", "clean_eager", "imported", "imported2", "imported3", "imported4"]
 Category = Literal[
     "pointwise", "reduction", "persistent_reduction", "norm", "softmax", "scan", "sort", "index", "random",
     "foreach", "copy", "memcpy", "memset", "matmul", "convolution", "attention", "template", "collective",

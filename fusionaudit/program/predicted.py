@@ -81,7 +81,7 @@ def _graph_kernels(
 ) -> list[Kernel]:
     resolved = resolve(graph, call.symbols) if call.symbols else graph
     figures = resources.get("graphs", {}).get(graph.id, {})
-    kernels = []
+    kernels: list[Kernel] = []
     for made in resolved.calls:
         if made.kind == "cpu":
             continue
@@ -112,9 +112,7 @@ def _graph_kernels(
     return kernels
 
 
-def _step_records(
-    records: Sequence[Record], warmup: int | None, steps: int | None
-) -> tuple[list[Record], int, bool]:
+def _step_records(records: Sequence[Record], warmup: int | None, steps: int | None) -> tuple[list[Record], int, bool]:
     """Records of the last steady step, number of steps, and whether steps could be told apart."""
     marks: list[int | None] = []
     current: int | None = None
