@@ -46,6 +46,12 @@ def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
         except OSError as error:
             _fail(AuditError(f"{error.filename or 'file system'}: {error.strerror or error}"))
             code = EXIT_ERROR
+        except Exception as error:
+            if os.environ.get("FUSIONAUDIT_DEBUG"):
+                raise
+            what = f"a defect in fusionaudit: {type(error).__name__}: {error}"
+            _fail(AuditError(what, remedy="set FUSIONAUDIT_DEBUG=1 for the traceback, and report it with the capture"))
+            code = EXIT_ERROR
         sys.exit(code or 0)
 
     return wrapper
