@@ -1,4 +1,4 @@
-"""``python -m fusionaudit.capture.child --spec FILE``: sets up one pass, then runs the user's program in this process."""
+"""``python -m fusionaudit.capture.child --spec FILE``: sets up one pass, then runs the user's program in it."""
 
 from __future__ import annotations
 
@@ -92,11 +92,6 @@ def _setup(spec: PassSpec, finish: _Finish, facts: dict[str, Any]) -> Iterator[b
             finish.add(profiled.stop)
         if spec.name in ("eager", "clean_eager") and not deviceless:
             torch.compiler.set_stance("force_eager")
-        if spec.name in ("compiled", "clean") and not deviceless:
-            from fusionaudit.capture.compiling import mark_compilation, name_graph_calls
-
-            mark_compilation(ranges)
-            name_graph_calls(ranges, by_torch=spec.engine == "kineto")
         if spec.name == "compiled" and not deviceless:
             from fusionaudit.capture.logs import ArtifactLog
 
@@ -115,6 +110,15 @@ def _setup(spec: PassSpec, finish: _Finish, facts: dict[str, Any]) -> Iterator[b
             finish.add(lambda: _keep_sources(kept.locator.files, folder.parent / "sources"))
             finish.add(lambda: facts.update(records=kept.lines.count))
             finish.add(kept.close)
+        if spec.name in ("compiled", "clean") and not deviceless:
+            from fusionaudit.capture.compiling import mark_compilation, name_graph_calls
+
+            mark_compilation(ranges)
+            name_graph_calls(
+                ranges,
+                by_torch=spec.engine == "kineto",
+                inside=contextlib.nullcontext if recorder is None else recorder.inside_graph,
+            )
         marker = CaptureMarker(ranges, recorder)
         marks.activate(marker)
         finish.add(marker.close)
@@ -217,7 +221,8 @@ def _leave_children_alone() -> None:
     importer fail ("Multiple different definitions of the same VmTidToPidInfo", seen with 2023.4). It is loaded here
     already, and CUDA in a child still finds it through CUDA_INJECTION64_PATH."""
     preload = os.environ.get("LD_PRELOAD", "")
-    kept = [p for p in preload.replace(" ", ":").split(":") if p and "libToolsInjection" not in p and "libLinuxKeyboard" not in p]
+    own = ("libToolsInjection", "libLinuxKeyboard")
+    kept = [p for p in preload.replace(" ", ":").split(":") if p and not any(part in p for part in own)]
     if kept:
         os.environ["LD_PRELOAD"] = ":".join(kept)
     else:
@@ -229,7 +234,8 @@ def run_pass(spec: PassSpec) -> PassOutcome:
     from fusionaudit.capture.launch import Outcome, run_program
 
     folder = Path(spec.folder)
-    finish, facts = _Finish(), {}  # type: ignore[var-annotated]
+    finish = _Finish()
+    facts: dict[str, Any] = {}
     started = time.monotonic()
     plain_exit = os._exit
     parent = os.getpid()

@@ -1,9 +1,11 @@
-"""Ranges around compilation, autotuning and the calls of compiled graphs; the only code that patches Inductor's classes."""
+"""Ranges around compilation, autotuning and the calls of compiled graphs, put in by patching Inductor's classes."""
 
 from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch.utils._python_dispatch import _disable_current_modes
@@ -26,21 +28,23 @@ def mark_compilation(ranges: Ranges) -> None:
 
     local = threading.local()
 
-    def started(*_: Any) -> None:
+    def started(args: Any = None) -> None:
+        # Recording a CUDA graph also counts as compiling there; its launches are the program's: not to be cut out.
+        if _is_recording(args):
+            return
         if not hasattr(local, "open"):
             local.open = []
         local.open.append(ranges.push(COMPILE))
 
-    def ended(*_: Any) -> None:
-        if getattr(local, "open", None):
+    def ended(args: Any = None) -> None:
+        if not _is_recording(args) and getattr(local, "open", None):
             ranges.pop(local.open.pop())
 
     if not hasattr(callback_handler, "register_start_callback"):
         raise AuditError("this torch has no compile callbacks", remedy="torch 2.9 to 2.14 are supported")
 
-    # Recording a CUDA graph also counts as compiling there; its launches are the program's and must not be cut out.
-    callback_handler.register_start_callback(lambda args=None: None if _is_recording(args) else started())
-    callback_handler.register_end_callback(lambda args=None: None if _is_recording(args) else ended())
+    callback_handler.register_start_callback(started)
+    callback_handler.register_end_callback(ended)
 
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
@@ -69,10 +73,11 @@ def _wrap(owner: Any, name: str, ranges: Ranges) -> None:
     setattr(owner, name, wrapper)
 
 
-def name_graph_calls(ranges: Ranges, *, by_torch: bool) -> None:
+def name_graph_calls(ranges: Ranges, *, by_torch: bool, inside: Callable[[], AbstractContextManager[None]]) -> None:
     """Put ``## Call CompiledFxGraph ID ##`` around each call of a compiled graph, ID as in :func:`graph_id`.
 
-    With ``by_torch`` torch.profiler is on and torch opens the range itself: then only the id is put in.
+    With ``by_torch`` torch.profiler is on and torch opens the range itself: then only the id is put in. ``inside`` is
+    entered around each call.
     """
     from torch._guards import CompileContext
     from torch._inductor.output_code import CompiledFxGraph
@@ -95,12 +100,14 @@ def name_graph_calls(ranges: Ranges, *, by_torch: bool) -> None:
 
     @functools.wraps(call)
     def call_it(self: Any, inputs: Any) -> Any:
-        token = ranges.push(f"## Call CompiledFxGraph {self._fx_graph_cache_key} ##")
-        try:
-            return call(self, inputs)
-        finally:
-            ranges.pop(token)
+        with inside():
+            if by_torch:
+                return call(self, inputs)
+            token = ranges.push(f"## Call CompiledFxGraph {self._fx_graph_cache_key} ##")
+            try:
+                return call(self, inputs)
+            finally:
+                ranges.pop(token)
 
     CompiledFxGraph.post_compile = name_it  # type: ignore[method-assign]
-    if not by_torch:
-        CompiledFxGraph.__call__ = call_it  # type: ignore[method-assign]
+    CompiledFxGraph.__call__ = call_it  # type: ignore[method-assign]

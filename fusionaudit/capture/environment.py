@@ -53,7 +53,7 @@ print(json.dumps(out))
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a child with the user's Python found. ``gpu`` are torch's properties of device 0; ``reason`` why there is none."""
+    """What a child with the user's Python found: ``gpu`` are torch's properties of device 0, ``reason`` why not."""
 
     torch: str | None = None
     triton: str | None = None
@@ -74,7 +74,7 @@ class Facts:
 
 
 def probe(python: str = sys.executable) -> Facts:
-    """Ask a child process, so that this one loads no torch and opens no GPU. AuditError where torch cannot be imported."""
+    """Ask a child process, so that this one loads no torch and opens no GPU. AuditError where torch is missing."""
     environment = {k: v for k, v in os.environ.items() if k != "TORCH_LOGS"}
     try:
         done = subprocess.run(
@@ -213,9 +213,7 @@ def _nsys_checks(option: str | None, facts: Facts) -> list[Check]:
     if mismatch is not None:
         bundled = "{}.{}".format(*mismatch[0])
         library = installed_cupti(mismatch[1])
-        detail = (
-            f"nsys {found.text} has CUPTI {bundled}, torch uses CUDA {mismatch[1]}: such captures can stop silently"
-        )
+        detail = f"nsys {found.text} has CUPTI {bundled}, torch has CUDA {mismatch[1]}: captures can stop silently"
         checks.append(
             Check(name="CUPTI", status="warning", detail=detail, remedy=f"runs use {library} instead")
             if library

@@ -1,4 +1,4 @@
-"""Runs a script or module in this process as plain ``python`` would: argv, ``__main__``, path, tracebacks, exit code."""
+"""Runs a script or module in this process as plain ``python`` would: argv, ``__main__``, path, traceback, exit."""
 
 from __future__ import annotations
 

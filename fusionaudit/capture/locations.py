@@ -22,7 +22,7 @@ def classify(code: CodeType) -> int:
     name = code.co_filename
     if name.endswith(f"{_TORCH_PART}autograd{os.sep}graph.py") and code.co_name == "_engine_run_backward":
         return ENGINE
-    if name.startswith("<") or name.startswith(_OWN):
+    if name.startswith(("<", _OWN)):
         return HIDDEN
     path = os.path.abspath(name)
     if any(part in path for part in _LIBRARY_PARTS):

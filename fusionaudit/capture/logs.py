@@ -1,4 +1,4 @@
-"""Inductor's and Dynamo's log artifacts into a file of the capture, without touching what the user sees or asked for."""
+"""Inductor's and Dynamo's log artifacts into a file of the capture; what the user sees stays as it is."""
 
 from __future__ import annotations
 

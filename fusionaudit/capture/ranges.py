@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -28,10 +27,11 @@ class NoRanges:
 
 
 class NvtxRanges:
-    """NVTX push/pop ranges in the default domain, through torch where it was built with CUDA, else the nvtx package."""
+    """NVTX push/pop ranges in the default domain, through torch (its builds with CUDA have them)."""
 
-    def __init__(self) -> None:
-        self._push, self._pop = _nvtx_functions()
+    def __init__(self, native: Any) -> None:
+        self._push: Callable[[str], Any] = native.rangePushA
+        self._pop: Callable[[], Any] = native.rangePop
 
     def push(self, text: str) -> None:
         """Open a range."""
@@ -42,27 +42,13 @@ class NvtxRanges:
         self._pop()
 
 
-def _nvtx_functions() -> tuple[Callable[[str], Any], Callable[[], Any]]:
-    try:
-        native: Any = importlib.import_module("torch._C._nvtx")
-        return native.rangePushA, native.rangePop
-    except (ImportError, AttributeError):
-        import torch
-
-        native = getattr(torch._C, "_nvtx", None)
-        if native is not None and hasattr(native, "rangePushA"):
-            return native.rangePushA, native.rangePop
-    package: Any = importlib.import_module("nvtx")
-    return package.push_range, package.pop_range
-
-
 class ProfilerRanges:
     """Annotations of torch.profiler (``user_annotation`` events)."""
 
     def __init__(self) -> None:
         from torch._C import _profiler
 
-        self._function: Any = _profiler._RecordFunctionFast  # type: ignore[attr-defined]
+        self._function: Any = _profiler._RecordFunctionFast
         self._keywords: dict[str, Any] = {"keyword_values": {"scope": "user_scope"}}
         try:
             self._function("probe", **self._keywords)
@@ -83,7 +69,11 @@ class ProfilerRanges:
 def make_ranges(engine: str) -> Ranges:
     """The ranges that the engine's tool records."""
     if engine == "nsys":
-        return NvtxRanges()
+        import torch
+
+        native = getattr(torch._C, "_nvtx", None)
+        # A torch without CUDA launches no kernel that a range could name.
+        return NvtxRanges(native) if hasattr(native, "rangePushA") else NoRanges()
     if engine == "kineto":
         return ProfilerRanges()
     return NoRanges()

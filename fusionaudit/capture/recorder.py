@@ -27,6 +27,9 @@ _NO_SEQUENCE = (1 << 64) - 1
 _KEPT_SEQUENCES = 1 << 20
 
 
+_cuda: Any = torch.cuda
+
+
 class Observer(Protocol):
     """Is told what happens while the program runs (the search for what to compile)."""
 
@@ -45,8 +48,8 @@ def device_type(tensor: torch.Tensor) -> str:
 class Recorder:
     """Owner of one pass's ``ops.jsonl``; implements the marks of :mod:`fusionaudit.capture.marks`.
 
-    ``device_of`` says which device a tensor counts as (the deviceless engine answers ``cuda`` for CPU tensors that stand
-    for the GPU's); it may be replaced while recording. Ops are recorded inside :meth:`recording`, on the
+    ``device_of`` says which device a tensor counts as (the deviceless engine answers ``cuda`` for CPU tensors that
+    stand for the GPU's); it may be replaced while recording. Ops are recorded inside :meth:`recording`, on the
     thread that entered it, on autograd's threads and on threads started inside. After a fork the child
     records nothing.
     """
@@ -86,8 +89,8 @@ class Recorder:
         self.enabled = False
         self._ranges = NoRanges()
 
-    def mode(self) -> TorchDispatchMode:
-        """A dispatch mode that records into this recorder; one for each thread."""
+    def mode(self) -> Any:
+        """A dispatch mode (a context manager) that records into this recorder; one for each thread."""
         return _RecorderMode(self)
 
     @contextmanager
@@ -130,7 +133,7 @@ class Recorder:
 
     # -- one op ----------------------------------------------------------------------------------------------------
 
-    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: TorchDispatchMode) -> Any:
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any) -> Any:
         """Run one op and write it down."""
         schema = self._schemas.get(func)
         if schema is None:
@@ -154,7 +157,7 @@ class Recorder:
             result = func(*args, **kwargs)
         finally:
             self._ranges.pop(token)
-        if not self.enabled:  # the op forked (it did not: but a handler that ran meanwhile may have)
+        if not self.enabled or self._graph_depth():
             return result
         outputs = tensors_of(result)
         record: dict[str, Any] = {
@@ -166,7 +169,7 @@ class Recorder:
             "mutated": encoded.mutated,
             "arguments": encoded.arguments,
             "location": location,
-            "phase": "optimizer" if self._optimizer_depth else "backward" if backward else "forward",
+            "phase": self._phase(),
             "thread": threading.get_native_id(),
             "stream": self._stream(encoded.tensors or outputs),
             "region": self._region,
@@ -198,7 +201,7 @@ class Recorder:
 
     def _stream(self, tensors: Sequence[torch.Tensor]) -> int | None:
         for tensor in tensors:
-            if tensor.device.type == "cuda" and torch.cuda.is_initialized():
+            if tensor.device.type == "cuda" and _cuda.is_initialized():
                 raw = torch._C._cuda_getCurrentRawStream(tensor.device.index or 0)
                 return self._streams.setdefault(raw, len(self._streams))
         return 0
@@ -267,6 +270,39 @@ class Recorder:
         if self._observer is not None:
             self._observer.saw_barrier("host sync")
 
+    def opaque(self, name: str, tensors: Sequence[torch.Tensor]) -> None:
+        """Write a launch that is no aten op (a Triton kernel of the script, a graph replay) and what it was given."""
+        if not self.enabled:
+            return
+        self.lines.write(
+            {
+                "kind": "op", "id": next(self._ids), "name": name, "inputs": [self.tensor(t) for t in tensors],
+                "outputs": [], "mutated": [], "arguments": [{"tensor": i} for i in range(len(tensors))],
+                "location": self.locator.find(), "phase": self._phase(), "thread": threading.get_native_id(),
+                "stream": self._stream(tensors), "region": self._region,
+            }
+        )  # fmt: skip
+        if self._observer is not None:
+            self._observer.saw_op(mutates=True)
+
+    def _phase(self) -> str:
+        if self._optimizer_depth:
+            return "optimizer"
+        return "backward" if torch._C._current_graph_task_id() != -1 else "forward"
+
+    @contextmanager
+    def inside_graph(self) -> Iterator[None]:
+        """Ops of this thread belong to a compiled graph: they get ranges, for their kernels' sake, but no record."""
+        self._local.graph = self._graph_depth() + 1
+        try:
+            yield
+        finally:
+            self._local.graph -= 1
+
+    def _graph_depth(self) -> int:
+        depth: int = getattr(self._local, "graph", 0)
+        return depth
+
     def graph_call(
         self,
         graph: str,
@@ -320,13 +356,13 @@ def _size(value: Any) -> int:
     return int(hint) if hint is not None else 0
 
 
-class _RecorderMode(TorchDispatchMode):
+class _RecorderMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Hands each op of its thread to the recorder; stays out of compiled regions (torch 2.10 and newer)."""
 
     supports_higher_order_operators = True
 
     def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
 
     @classmethod

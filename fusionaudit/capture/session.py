@@ -14,26 +14,17 @@ from typing import Any, Literal
 
 import fusionaudit
 from fusionaudit.capture.child import BOOTSTRAP
-from fusionaudit.capture.environment import Facts, device_of, probe
+from fusionaudit.capture.engines import choose_engine, device_for
+from fusionaudit.capture.environment import Facts
 from fusionaudit.capture.manifest import CapturedPass, Manifest, write_manifest
-from fusionaudit.capture.nsys import (
-    INSTALL,
-    Nsys,
-    cupti_environment,
-    export_report,
-    find_nsys,
-    message,
-    profile_command,
-)
+from fusionaudit.capture.nsys import Nsys, cupti_environment, export_report, message, profile_command
 from fusionaudit.capture.process import Ended, describe_code, real_descriptor, run_child
 from fusionaudit.capture.spec import TARGETS, PassOutcome, PassSpec
-from fusionaudit.device import find_target
 from fusionaudit.errors import AuditError
 
 Engine = Literal["auto", "nsys", "kineto", "deviceless"]
 PASSES = ("eager", "compiled", "clean", "clean_eager")
 DEVICELESS_PASSES = ("eager", "compiled")
-DEFAULT_TARGET = "h100"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +80,13 @@ class _Session:
 
     def write(self) -> None:
         options = self.options
+        environment = {**self.facts.environment(), "cwd": os.getcwd()}
         program = ["-m", options.module] if options.module else [options.script]
         write_manifest(
             self.folder,
             Manifest(
                 engine=self.engine, command=tuple(str(p) for p in (*program, *options.arguments)),
-                passes=tuple(self.passes), device=self.device, environment={**self.facts.environment(), "cwd": os.getcwd()},
+                passes=tuple(self.passes), device=self.device, environment=environment,
                 options={
                     "steps": options.steps, "warmup": options.warmup, "shapes_only": options.shapes_only,
                     "variant": options.variant,
@@ -113,18 +105,18 @@ def run_capture(options: RunOptions) -> Path:
     """
     _check_program(options)
     names = _pass_names(options)
-    engine, nsys, facts, why = choose_engine(options)
-    device = _device(options, engine, facts)
-    names = tuple(n for n in names if engine != "deviceless" or n in DEVICELESS_PASSES) or DEVICELESS_PASSES
+    choice = choose_engine(options.engine, nsys_option=options.nsys, python=options.python)
+    device = device_for(choice, options.target)
+    if choice.engine == "deviceless":
+        names = tuple(n for n in names if n in DEVICELESS_PASSES) or DEVICELESS_PASSES
     folder = make_folder(options)
-    session = _Session(options=options, folder=folder, engine=engine, facts=facts, nsys=nsys, device=device)
-    session.say(f"engine {engine}: {why}")
-    if engine == "nsys" and facts.gpu is None:
-        session.note(
-            "no-gpu",
-            f"no GPU: {facts.reason or 'torch sees none'}; nsys saw no kernels",
-            "--engine deviceless needs none",
-        )
+    session = _Session(
+        options=options, folder=folder, engine=choice.engine, facts=choice.facts, nsys=choice.nsys, device=device
+    )
+    session.say(f"engine {choice.engine}: {choice.why}")
+    if choice.engine == "nsys" and choice.facts.gpu is None:
+        text = f"no GPU: {choice.facts.reason or 'torch sees none'}; nsys saw no kernels"
+        session.note("no-gpu", text, "--engine deviceless needs none")
     try:
         session.write()
         for name in names:
@@ -167,43 +159,8 @@ def _pass_names(options: RunOptions) -> tuple[str, ...]:
     return tuple(name for name in PASSES if name in wanted)
 
 
-def choose_engine(options: RunOptions) -> tuple[str, Nsys | None, Facts, str]:
-    """(engine, nsys if it is used, facts of the machine, why) for the options; AuditError where it cannot be had."""
-    wanted = options.engine
-    nsys = find_nsys(options.nsys) if wanted in ("auto", "nsys") else None
-    if wanted == "nsys" and nsys is None:
-        raise AuditError("nsys is not installed here", remedy=f"{INSTALL}; or use --engine kineto")
-    facts = probe(options.python)
-    if wanted == "kineto" and facts.gpu is None:
-        raise AuditError(
-            f"the kineto engine needs a GPU: {facts.reason or 'torch sees none'}", remedy="use --engine deviceless"
-        )
-    if wanted == "nsys":
-        gpu = (
-            facts.gpu["name"] if facts.gpu else f"no GPU ({facts.reason or 'torch sees none'}): no kernel will be seen"
-        )
-        return "nsys", nsys, facts, f"nsys {nsys.text if nsys else ''}, {gpu}"
-    if wanted == "deviceless" or facts.gpu is None:
-        why = "asked for" if wanted == "deviceless" else f"no GPU ({facts.reason or 'torch sees none'})"
-        return "deviceless", None, facts, f"{why}; nothing is measured, launches are predicted"
-    name = facts.gpu["name"]
-    if wanted == "kineto":
-        return "kineto", None, facts, f"asked for; {name}"
-    if nsys is not None:
-        return "nsys", nsys, facts, f"nsys {nsys.text}, {name}"
-    return "kineto", None, facts, f"{name}, nsys not found"
-
-
-def _device(options: RunOptions, engine: str, facts: Facts) -> dict[str, Any] | None:
-    if engine == "deviceless":
-        return find_target(options.target or DEFAULT_TARGET).to_json()
-    if options.target is not None:
-        raise AuditError("--target is for the deviceless engine", remedy="add --engine deviceless")
-    return None if facts.gpu is None else device_of(facts.gpu).to_json()
-
-
 def make_folder(options: RunOptions) -> Path:
-    """The new capture folder: ``--out``, or ``fusionaudit-<script>-<time>`` here; one that exists is never overwritten."""
+    """The new capture folder: ``--out``, or ``fusionaudit-<script>-<time>`` here; never one that has files."""
     if options.out is not None:
         folder = Path(options.out).absolute()
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -365,7 +322,7 @@ def _verdict(session: _Session, ended: Ended, outcome: PassOutcome | None) -> tu
         if code == 0:
             return (
                 0,
-                "the script left the process in a way that could not be followed; the end of the recording is missing",
+                "the script left its process in a way that was not seen; the end of the recording is missing",
             )
         return code, f"the script ended with {describe_code(code)}"
     if outcome.problem is not None:
@@ -377,7 +334,7 @@ def _verdict(session: _Session, ended: Ended, outcome: PassOutcome | None) -> tu
 
 
 def _export(session: _Session, pass_folder: Path, tool_output: str) -> tuple[Path | None, str | None]:
-    """The SQLite export of the pass's report, or why there is none. The report itself holds the environment: it goes."""
+    """The SQLite export of the pass's report, or why there is none. The report has the environment in it: it goes."""
     report = pass_folder / "trace.nsys-rep"
     if not report.exists():
         return None, f"nsys made no report: {message(tool_output)}"

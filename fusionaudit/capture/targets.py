@@ -1,4 +1,4 @@
-"""What to compile in a script that never calls torch.compile: found while it runs eagerly, applied when it runs compiled.
+"""What to compile in a script that never calls torch.compile: found while it runs eagerly, then applied.
 
 Found are functions of the script that take tensors and return tensors and do nothing that a graph must not hold
 (backward, optimizer step, host sync, step mark), and modules that are called from outside any other module. The
@@ -238,14 +238,14 @@ class Finder:
             finally:
                 depth.level = level
 
-        torch.compile = watched_compile  # type: ignore[assignment]
-        torch.nn.Module.__call__ = watched_call
+        torch.compile = watched_compile
+        _set_call(watched_call)
         setattr(builtins, HOOK, self.hook)
         try:
             yield
         finally:
-            torch.compile = compile_function  # type: ignore[assignment]
-            torch.nn.Module.__call__ = call  # type: ignore[method-assign]
+            torch.compile = compile_function
+            _set_call(call)
 
     def targets(self) -> Targets:
         """The verdict over the whole pass."""
@@ -307,11 +307,11 @@ class Applier:
     def _outermost(self) -> Iterator[None]:
         """Inside the outermost call modules are called as ever, so Dynamo sees torch's own code."""
         current = torch.nn.Module.__call__
-        torch.nn.Module.__call__ = _PLAIN_CALL  # type: ignore[method-assign]
+        _set_call(_PLAIN_CALL)
         try:
             yield
         finally:
-            torch.nn.Module.__call__ = current  # type: ignore[method-assign]
+            _set_call(current)
 
     @contextmanager
     def applying(self) -> Iterator[None]:
@@ -328,11 +328,16 @@ class Applier:
                 return _PLAIN_CALL(module, *args, **kwargs)
 
         if self._modules:
-            torch.nn.Module.__call__ = call
+            _set_call(call)
         try:
             yield
         finally:
-            torch.nn.Module.__call__ = _PLAIN_CALL  # type: ignore[method-assign]
+            _set_call(_PLAIN_CALL)
 
 
-_PLAIN_CALL = torch.nn.Module.__call__
+_PLAIN_CALL: Any = torch.nn.Module.__call__
+
+
+def _set_call(function: Any) -> None:
+    owner: Any = torch.nn.Module
+    owner.__call__ = function

@@ -1,0 +1,58 @@
+"""Which engine this machine can run, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fusionaudit.capture.environment import Facts, device_of, probe
+from fusionaudit.capture.nsys import INSTALL, Nsys, find_nsys
+from fusionaudit.device import find_target
+from fusionaudit.errors import AuditError
+
+DEFAULT_TARGET = "h100"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The engine, the nsys it uses (if any), the facts of the machine, and the reason in words."""
+
+    engine: str
+    nsys: Nsys | None
+    facts: Facts
+    why: str
+
+
+def choose_engine(wanted: str, *, nsys_option: str | None, python: str) -> Choice:
+    """``auto``: nsys with a GPU and a usable nsys, kineto with a GPU, else deviceless. AuditError where the wanted
+    engine cannot be had."""
+    nsys = find_nsys(nsys_option) if wanted in ("auto", "nsys") else None
+    if wanted == "nsys" and nsys is None:
+        raise AuditError("nsys is not installed here", remedy=f"{INSTALL}; or use --engine kineto")
+    facts = probe(python)
+    no_gpu = facts.reason or "torch sees none"
+    if wanted == "kineto" and facts.gpu is None:
+        raise AuditError(f"the kineto engine needs a GPU: {no_gpu}", remedy="use --engine deviceless")
+    if wanted == "nsys" and facts.gpu is None:
+        return Choice(
+            engine="nsys", nsys=nsys, facts=facts, why=f"asked for; no GPU ({no_gpu}): no kernel will be seen"
+        )
+    if wanted == "deviceless" or facts.gpu is None:
+        why = "asked for" if wanted == "deviceless" else f"no GPU ({no_gpu})"
+        why += "; nothing is measured, launches are predicted"
+        return Choice(engine="deviceless", nsys=None, facts=facts, why=why)
+    name = facts.gpu["name"]
+    if wanted == "kineto":
+        return Choice(engine="kineto", nsys=None, facts=facts, why=f"asked for; {name}")
+    if nsys is not None:
+        return Choice(engine="nsys", nsys=nsys, facts=facts, why=f"nsys {nsys.text}, {name}")
+    return Choice(engine="kineto", nsys=None, facts=facts, why=f"{name}; nsys not found")
+
+
+def device_for(choice: Choice, target: str | None) -> dict[str, Any] | None:
+    """The GPU that the audit is about, for the manifest: the target of a deviceless run, else the machine's own."""
+    if choice.engine == "deviceless":
+        return find_target(target or DEFAULT_TARGET).to_json()
+    if target is not None:
+        raise AuditError("--target is for the deviceless engine", remedy="add --engine deviceless")
+    return None if choice.facts.gpu is None else device_of(choice.facts.gpu).to_json()
