@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fusionaudit.report import wording as w
 from fusionaudit.report.console import render_console
+from fusionaudit.report.kernel_names import kernel_label
 from fusionaudit.report.rows import Column, columns, comparison, fold, timeline
 
 
@@ -45,8 +46,8 @@ def test_lines_fit(document: dict[str, Any], width: int) -> None:
 
 def test_wide_consoles_show_more_of_a_name() -> None:
     narrow, wide = printed(sum_abs(), 80), printed(sum_abs(), 120)
-    assert "vectorized_elementwise_kernel<4" not in narrow
-    assert "vectorized_elementwise_kernel<4" in wide
+    assert "vectorized_elementwi..<AbsFunctor<float>>" in narrow
+    assert "vectorized_elementwise_kernel<AbsFunctor<float>>" in wide
 
 
 def test_piped_output_and_no_color_have_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,9 +165,53 @@ def test_format_bytes(value: int | None, expected: str) -> None:
     assert w.format_bytes(value) == expected
 
 
-def test_kernel_labels() -> None:
-    assert w.kernel_label("void at::native::f<4, A(int)>(int, B<C(int)>)") == "f<4, A(int)>"
-    assert w.kernel_label("triton_red_fused_0") == "triton_red_fused_0"
-    assert w.kernel_label("(x)") == "(x)"
+LAMBDA = "::[lambda() (instance 2)]::operator ()() const::[lambda(float) (instance 1)]"
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("triton_red_fused_0", "triton_red_fused_0"),
+        ("[CUDA memset]", "[CUDA memset]"),
+        ("(x)", "(x)"),
+        (
+            "void at::native::vectorized_elementwise_kernel<(int)4, at::native::AbsFunctor<float>, "
+            "std::array<char *, (unsigned long)2>>(int, T2, T3)",
+            "vectorized_elementwise_kernel<AbsFunctor<float>>",
+        ),
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::AbsFunctor<float>, "
+            "std::array<char*, 2ul> >(int, at::native::AbsFunctor<float>, std::array<char*, 2ul>)",
+            "vectorized_elementwise_kernel<AbsFunctor<float> >",
+        ),
+        (
+            "void at::native::vectorized_elementwise_kernel<(int)8, at::native::GeluCUDAKernelImpl("
+            f"at::TensorIteratorBase &, at::native::GeluType){LAMBDA}, std::array<char *, (unsigned long)2>>(int, T2, T3)",
+            "vectorized_elementwise_kernel<GeluCUDAKernelImpl>",
+        ),
+        (
+            "void at::native::reduce_kernel<(int)512, (int)1, at::native::ReduceOp<float, at::native::func_wrapper_t<"
+            "float, at::native::sum_functor<float, float, float>::operator ()(at::TensorIterator &)::[lambda(float, float) "
+            "(instance 1)]>, unsigned int, float, (int)4, (int)4>>(T3)",
+            "reduce_kernel<ReduceOp<float, func_wrapper_t<float, sum_functor<float>>, uint, float>>",
+        ),
+        (
+            "void at::native::<unnamed>::multi_tensor_apply_kernel<at::native::<unnamed>::TensorListMetadata<(int)2>, "
+            "at::native::<unnamed>::TernaryOpScalarFunctor<c10::BFloat16, (int)2, (int)2, (int)0>, "
+            "at::native::LerpFunctor<float>, float>(T1, T2, T3...)",
+            "multi_tensor_apply_kernel<TernaryOpScalarFunctor<BFloat16>, LerpFunctor<float>, float>",
+        ),
+        (
+            "void at::native::<unnamed>::vectorized_layer_norm_kernel<c10::BFloat16, float, (bool)0>(int, T2)",
+            "vectorized_layer_norm_kernel<BFloat16, float>",
+        ),
+    ],
+)
+def test_kernel_labels(name: str, label: str) -> None:
+    assert kernel_label(name) == label
+
+
+def test_op_lists_and_hidden_characters() -> None:
     assert w.op_list(["aten.abs.default", "aten.abs.default", "aten.sum"]) == "abs x2, sum"
     assert w.plain(HOSTILE).endswith("\\x1b[31m\\u202e")
+    assert w.tensor_text([8, 4], "unknown") == "?[8,4]"

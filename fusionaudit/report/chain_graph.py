@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fusionaudit.report import wording as w
+from fusionaudit.report.kernel_names import kernel_label
 from fusionaudit.report.private import scrub_text
 
 WIDTH = 560
@@ -165,7 +166,7 @@ def _op_node(op: dict[str, Any], index: PassIndex, inside: set[int]) -> _Node:
 
 def _kernel_node(kernel: dict[str, Any]) -> _Node:
     return _Node(
-        title=w.op_list(kernel["ops"], 5) or w.kernel_label(kernel["name"]),
+        title=w.op_list(kernel["ops"], 5) or kernel_label(kernel["name"]),
         full=w.plain(scrub_text(kernel["name"])),
         reads=kernel["reads"],
         writes=kernel["writes"],

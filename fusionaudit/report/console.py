@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fusionaudit.report import wording as w
+from fusionaudit.report.kernel_names import kernel_label
 from fusionaudit.report.rows import Fold, comparison, fold, shown_passes, total
 
 Document = dict[str, Any]
@@ -198,7 +199,7 @@ def _fold(item: Fold, width: int) -> list[Text]:
         )
     for index, kernel in enumerate(item.kernels):
         members = item.members[index :: len(item.kernels)]
-        name = w.kernel_label(kernel["name"])
+        name = kernel_label(kernel["name"])
         if item.times > 1:
             times = f" x{item.times}"
             name = w.shorten(name, width - 39 - len(times) - (2 if several else 0)) + times
@@ -220,14 +221,13 @@ def _fold(item: Fold, width: int) -> list[Text]:
 
 def _detail(kernel: dict[str, Any], width: int, bar: str) -> Text:
     where = w.place(kernel["location"])
-    tensors = f"{w.tensors_text(kernel['reads'], 3)} -> {w.tensors_text(kernel['writes'], 2)}"
-    if not kernel["reads"] and not kernel["writes"]:
-        tensors = ""
+    tensors = w.flow_text(kernel["reads"], kernel["writes"], 3)
     indent = " " * 7 + bar
     line = Text(indent)
     room = width - len(indent) - (len(where) + 2 if where else 0)
     ops = w.op_list(kernel["ops"]) or "op not known"
-    ops_room = max(12, room - len(tensors) - 2) if tensors else room
+    # Both are cut where they do not fit; ops keep at least about half of the line.
+    ops_room = max(30, room - len(tensors) - 2) if tensors else room
     line.append(w.shorten(ops, min(ops_room, room)), style="dim")
     left = room - len(line.plain) + len(indent) - 2
     if tensors and left > 8:

@@ -80,25 +80,6 @@ def plain_lines(text: str) -> str:
     return "\n".join(plain(line.expandtabs(4)) for line in text.split("\n"))
 
 
-def kernel_label(name: str) -> str:
-    """The kernel's name without what all C++ kernels of torch share: return type, namespaces, parameter list."""
-    text = plain(name)
-    for noise in ("void ", "at::native::", "(anonymous namespace)::", "<unnamed>::"):
-        text = text.replace(noise, "")
-    return _without_parameters(text) or plain(name)
-
-
-def _without_parameters(text: str) -> str:
-    if not text.endswith(")"):
-        return text
-    depth = 0
-    for at in range(len(text) - 1, -1, -1):
-        depth += (text[at] == ")") - (text[at] == "(")
-        if depth == 0:
-            return text[:at]
-    return text
-
-
 def format_ratio(value: float | None) -> str:
     """How many times the first the second is (``0.33x``)."""
     if value is None:
@@ -160,7 +141,8 @@ _DTYPES = {
 
 def tensor_text(shape: Sequence[int], dtype: str) -> str:
     """``bf16[8,1024]``, as Inductor writes it."""
-    return f"{_DTYPES.get(dtype, plain(dtype))}[{','.join(str(s) for s in shape)}]"
+    short = "?" if dtype == "unknown" else _DTYPES.get(dtype, plain(dtype))
+    return f"{short}[{','.join(str(s) for s in shape)}]"
 
 
 def tensors_text(tensors: Sequence[dict[str, Any]], limit: int = 4) -> str:
@@ -171,6 +153,12 @@ def tensors_text(tensors: Sequence[dict[str, Any]], limit: int = 4) -> str:
         counts[text] = counts.get(text, 0) + 1
     words = [t if n == 1 else f"{n}x {t}" for t, n in counts.items()]
     return " ".join([*words[:limit], f"+{len(words) - limit}"] if len(words) > limit else words)
+
+
+def flow_text(reads: Sequence[dict[str, Any]], writes: Sequence[dict[str, Any]], limit: int) -> str:
+    """``f32[64] f32[8] -> f32[64]``; empty where no tensor is known."""
+    left, right = tensors_text(reads, limit), tensors_text(writes, limit)
+    return f"{left} -> {right}".strip() if right else left
 
 
 def basis_note(basis: str | None) -> str:

@@ -10,7 +10,7 @@ const KINDS = DATA.kinds.map((row, index) => {
   kind.timeEach = kind.time === null ? null : kind.time / kind.count;
   kind.bytesEach = kind.bytes === null ? null : kind.bytes / kind.count;
   kind.rate = kind.time && kind.bytes !== null ? kind.bytes / kind.time * 1e9 : null;
-  kind.tensors = kind.reads || kind.writes ? `${kind.reads} \u2192 ${kind.writes}` : "";
+  kind.tensors = kind.writes ? `${kind.reads} \u2192 ${kind.writes}` : kind.reads;
   return kind;
 });
 
