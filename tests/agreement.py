@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import difflib
 import gzip
 import json
@@ -131,14 +132,15 @@ def child(folder: str, script: str, arguments: list[str]) -> None:
 
     from fusionaudit.capture.deviceless import DevicelessSession
     from fusionaudit.device import find_target
+    from fusionaudit.errors import AuditError
 
     sys.argv = [script, *arguments]
     session = DevicelessSession(
         device=find_target("h200"), folder=Path(folder), pass_name="compiled",
-        shapes_only=os.environ.get("AGREEMENT_SHAPES") == "1",
+        shapes_only=os.environ.get("AGREEMENT_VALUES") != "1",
     )  # fmt: skip
-    session.resources = False
-    with session:
+    with session, contextlib.suppress(AuditError):
+        # Without values the script ends at the first one that it needs: its last line, a checksum.
         runpy.run_path(script, run_name="__main__")
 
 

@@ -208,17 +208,27 @@ def _only_shapes(graph: torch.fx.GraphModule, inputs: list[Any]) -> Sequence[Any
     from fusionaudit.capture.no_arithmetic import run_without_values
 
     class Interpreter(torch.fx.Interpreter):
+        def run_node(self, n: torch.fx.Node) -> Any:
+            self.on_host = _is_host_work(n)
+            return super().run_node(n)
+
         def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
             target = originals.get(target, target)
-            if isinstance(target, torch._ops.OpOverload):
+            if isinstance(target, torch._ops.OpOverload) and not self.on_host:
                 return run_without_values(target, args, kwargs)
             return super().call_function(target, args, kwargs)
 
     originals = {run: op for op, run in cpu_equivalents().items()}
-
     with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes():
         outputs: Sequence[Any] = Interpreter(graph).run(*inputs)
     return outputs
+
+
+def _is_host_work(node: torch.fx.Node) -> bool:
+    """True where the op reads and makes CPU tensors only: those have values also in a ``shapes_only`` audit."""
+    fakes = [_value(n) for n in (node, *node.all_input_nodes)]
+    tensors = [f for f in fakes if isinstance(f, torch.Tensor)]
+    return bool(tensors) and all(t.device.type == "cpu" for t in tensors)
 
 
 def _value(node: torch.fx.Node) -> Any:

@@ -36,8 +36,9 @@ def _fake_outputs(func: Any, args: Any, kwargs: Any) -> tuple[Any, dict[int, tor
     def fake(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        with torch.utils._python_dispatch._disable_current_modes():
-            made = mode.from_tensor(value)
+        with torch.utils._python_dispatch._disable_current_modes(), mode:
+            # All on one device: what stands for the GPU and what does not must not meet here.
+            made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
         originals[id(made)] = value
         keep.append(made)
         return made

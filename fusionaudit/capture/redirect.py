@@ -65,7 +65,7 @@ class RedirectMode(TorchDispatchMode):
         if any(type(t) not in _PLAIN for t in inputs):
             return func(*args, **kwargs)
         wanted, args, kwargs = self._host_arguments(args, kwargs)
-        if self._shapes_only:
+        if self._shapes_only and self._for_gpu(inputs, wanted):
             result = run_without_values(func, args, kwargs)
         else:
             try:
@@ -75,6 +75,14 @@ class RedirectMode(TorchDispatchMode):
                 result = run_without_kernel(func, args, kwargs)
         self._place(inputs, result, wanted)
         return result
+
+    def _for_gpu(self, inputs: list[torch.Tensor], wanted: bool | None) -> bool:
+        """Whether the op's work is the GPU's: what stays on the host has values also without arithmetic."""
+        if wanted:
+            return True
+        if inputs:
+            return any(self._tensors.holds(t) for t in inputs)
+        return wanted is None and not self._tensors.tracking
 
     def _host_arguments(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -2,10 +2,10 @@
 
 A table by op name; everything else makes one kernel of its category, a view makes none. The counts were checked against
 recorded runs of an H200 with torch 2.11. They are wrong, by one or two, where ATen or cuBLAS choose by heuristics that
-are not public: split-K matmuls (one more kernel), convolution layouts, sorts, and accumulating index writes. The tiny fills
+are not public: split-K matmuls (one more kernel), convolution layouts, sorts, and accumulating index writes. Tiny fills
 (``Memset``) of the semaphores of split reductions are not counted.
 
-An op's bytes (:mod:`fusionaudit.program.costs`) belong to its first launch; the others of the same op carry 0, since what
+Bytes of an op (:mod:`fusionaudit.program.costs`) belong to its first launch; its others carry 0, since what
 they move beyond the op's floor is not known.
 """
 
@@ -111,7 +111,7 @@ def _span(t: Tensor) -> int:
 
 
 def _copy(op: Op) -> Kinds:
-    """cudaMemcpy where nothing has to be reordered or cast (copy_kernel_cuda's copy_requires_temporaries), else a kernel."""
+    """cudaMemcpy where nothing has to be reordered or cast (memcpy_eligible in Copy.cu), else a kernel."""
     target = op.inputs[op.mutated[0]] if op.mutated else (op.outputs[0] if op.outputs else None)
     source = op.inputs[1] if op.mutated and len(op.inputs) > 1 else (op.inputs[0] if op.inputs else None)
     if target is None or source is None:
