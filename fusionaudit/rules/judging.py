@@ -121,8 +121,14 @@ def fused_saving_ns(
 
 
 def compiles_itself(program: Program) -> bool:
-    """True where the script calls torch.compile on its own (the capture says so)."""
-    return bool(program.environment.get("uses_compile"))
+    """True where the script calls torch.compile on its own: graphs ran, and the capture did not compile for it."""
+    if program.environment.get("uses_compile"):
+        return True
+    compiled = program.get("compiled")
+    if compiled is None or not any(k.graph is not None for k in compiled.kernels):
+        return False
+    notes = [*program.notes, *compiled.notes]
+    return not any(n.kind == "compiled-for-you" for n in notes)
 
 
 def compiled_away(program: Program, p: Pass, ops: Sequence[Op]) -> bool:
