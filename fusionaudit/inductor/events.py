@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from fusionaudit.findings import Location
 from fusionaudit.inductor.graph_text import innermost_user_frame, is_user_file
@@ -18,6 +19,7 @@ _SKIP = re.compile(r"skipping cudagraphs due to (?P<reason>.*)$", re.IGNORECASE)
 _DISTINCT = re.compile(r"CUDAGraph supports dynamic shapes by recording a new graph for each distinct input size")
 _PENDING = re.compile(r"pending, uninvoked backwards")
 _RERECORD = re.compile(r"(?:re-?recording|Re-?record)[^.]*", re.IGNORECASE)
+_OP_REASON = re.compile(r"^\s+op\d+: reason=(?P<reason>.*?), ir=(?P<ir>\w+)(?:, fx=(?P<fx>.*))?$")
 _CALL_ID = re.compile(r"^\[(\S+)\] ")
 
 
@@ -127,6 +129,8 @@ def cudagraph_skips(lines: Sequence[LogLine], text: str) -> list[CudagraphSkip]:
             keep("slow path: a backward pass is still pending", None, compile_id)
         elif (found := _RERECORD.search(first)) and "Recording cudagraph tree" not in first:
             keep(found.group(0).strip(), None, compile_id)
+    for skip in _partitions(lines):
+        keep(skip.reason, skip.location, skip.compile_id)
     for warning in plain_warnings(text):
         if _DISTINCT.search(warning):
             keep("a new graph is recorded for each distinct input size", None, None)
@@ -136,6 +140,29 @@ def cudagraph_skips(lines: Sequence[LogLine], text: str) -> list[CudagraphSkip]:
     if sizes > 1 and not any("distinct input size" in s.reason for s in out.values()):
         keep(f"recorded again for {sizes} different input sizes", None, None)
     return list(out.values())
+
+
+def _partitions(lines: Sequence[LogLine]) -> list[CudagraphSkip]:
+    """Ops that Inductor left out of CUDA graphs when it cut the graph in partitions, with its reason.
+
+    Not those of graphs for which CUDA graphs were never asked for, nor host-side size checks, which launch nothing.
+    """
+    out: list[CudagraphSkip] = []
+    for line in lines:
+        if line.artifact != "cudagraphs":
+            continue
+        found = _OP_REASON.match(line.text)
+        if found:
+            what = (found["fx"] or found["ir"]).split("(")[0]
+            asked = "cudagraphs is disabled" not in found["reason"] and found["ir"] != "AssertScalar"
+            out.append(CudagraphSkip(reason=f"{found['reason']}: {what}" if asked else "", compile_id=line.compile_id))
+        elif out and 'File "' in line.text:
+            frame = innermost_user_frame(line.text)
+            if frame is not None and is_user_file(frame.file):
+                out[-1] = replace(out[-1], location=frame)
+        elif "Partition" in line.text:
+            out.append(CudagraphSkip(reason="", compile_id=line.compile_id))
+    return [s for s in out if s.reason]
 
 
 def _by_key(lines: Sequence[LogLine]) -> Iterable[list[LogLine]]:

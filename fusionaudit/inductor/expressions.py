@@ -23,7 +23,9 @@ _BINARY: dict[type[ast.operator], Callable[[Number, Number], Number | None]] = {
     ast.Mult: lambda a, b: a * b,
     ast.FloorDiv: lambda a, b: a // b if b else None,
     ast.Mod: lambda a, b: a % b if b else None,
-    ast.Div: lambda a, b: (a // b if isinstance(a, int) and isinstance(b, int) and a % b == 0 else a / b) if b else None,
+    ast.Div: lambda a, b: (
+        (a // b if isinstance(a, int) and isinstance(b, int) and a % b == 0 else a / b) if b else None
+    ),
     ast.Pow: _power,
 }
 _COMPARE: dict[type[ast.cmpop], Callable[[Number, Number], bool]] = {
@@ -130,7 +132,9 @@ def literal(node: ast.expr) -> object:
     if isinstance(node, ast.Tuple | ast.List | ast.Set):
         return [literal(e) for e in node.elts]
     if isinstance(node, ast.Dict):
-        return {literal(k): literal(v) for k, v in zip(node.keys, node.values, strict=True) if isinstance(k, ast.Constant)}
+        return {
+            literal(k): literal(v) for k, v in zip(node.keys, node.values, strict=True) if isinstance(k, ast.Constant)
+        }
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
         value = node.operand.value
         return -value if isinstance(value, int | float) else None

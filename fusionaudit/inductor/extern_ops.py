@@ -45,8 +45,17 @@ def is_view(target: str) -> bool:
 
 def _is_custom(target: str) -> bool:
     parts = target.removeprefix("torch.ops.").split(".")
-    builtin = {"aten", "prims", "extern_kernels", "inductor_ops", "inductor", "_c10d_functional", "higher_order", "_quantized"}
-    return parts[0] not in builtin
+    builtin = {
+        "aten",
+        "prims",
+        "extern_kernels",
+        "inductor_ops",
+        "inductor",
+        "_c10d_functional",
+        "higher_order",
+        "_quantized",
+    }
+    return len(parts) > 1 and parts[0] not in builtin
 
 
 def call_kind(target: str) -> str:

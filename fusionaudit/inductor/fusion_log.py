@@ -56,7 +56,9 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
 the first that matches decides."""
 
 _CANNOT = re.compile(r"^cannot fuse (?P<first>\S+) with (?P<second>\S+): (?P<reason>.*)$")
-_SLOWER = re.compile(r"cannot fuse \(benchmark\): fusing (?P<first>.*?) with (?P<second>.*?) cause (?P<slower>\S+)x slowdown")
+_SLOWER = re.compile(
+    r"cannot fuse \(benchmark\): fusing (?P<first>.*?) with (?P<second>.*?) cause (?P<slower>\S+)x slowdown"
+)
 _NODE_NAME = re.compile(r"SchedulerNode\(name=\\*'(op\d+)\\*'\)")
 _GROUP_NAME = re.compile(r"^\s*\w*SchedulerNode\((?:name|nodes)=\\*'?(?P<name>[\w]+)'?\)")
 _ORIGINS = re.compile(r"origins=OrderedSet\(\[(.*?)\]\)")
@@ -148,29 +150,56 @@ def _candidates(text: str, record: FusionRecord) -> None:
         )
 
 
-def members(name: str, record: FusionRecord) -> tuple[str, ...]:
+def members(name: str) -> tuple[str, ...]:
     """``op1_op2`` as scheduler nodes."""
-    return tuple(p for p in re.findall(r"(?:op|buf)\d+", name)) or (name,)
+    return tuple(re.findall(r"(?:op|buf)\d+", name)) or (name,)
+
+
+def _last_words(record: FusionRecord) -> list[tuple[str, str, str]]:
+    """The pairs that stayed apart, each pair of final kernels and cause once, in the words of the last round.
+
+    Pairs that a later round did fuse are left out.
+    """
+    group: dict[str, int] = {}
+    for number, (first, second) in enumerate(record.fused):
+        names = {*members(first), *members(second)}
+        joined = {group[n] for n in names if n in group}
+        names.update(n for n, g in group.items() if g in joined)
+        group.update(dict.fromkeys(names, number))
+    last: dict[tuple[object, ...], tuple[str, str, str]] = {}
+    for first, second, reason in record.apart:
+        ends = [group.get(m := members(name)[0], m) for name in (first, second)]
+        if ends[0] != ends[1]:
+            key = (frozenset(ends), cause_of(reason))
+            last.pop(key, None)
+            last[key] = (first, second, reason)
+    return list(last.values())
 
 
 def decisions(record: FusionRecord, graph: CompiledGraph) -> list[FusionDecision]:
-    """The record's decisions with fx nodes, ops, lines and shared bytes of the graph put in."""
+    """The record's decisions with fx nodes, ops, lines and shared bytes of the graph put in.
+
+    Pairs that share no bytes are left out: nothing is at stake.
+    """
     by_name = {n.name: n for n in graph.nodes}
     out = []
-    final = _final_groups(record)
-    for first, second, reason in record.apart:
-        sides = [members(first, record), members(second, record)]
-        if final.get(sides[0][0], 0) == final.get(sides[1][0], 1):
-            continue  # fused in a later round after all
+    for first, second, reason in _last_words(record):
+        sides = [members(first), members(second)]
         origins = [
             tuple(dict.fromkeys(o for m in side for o in (record.nodes[m].origins if m in record.nodes else ())))
             for side in sides
         ]
-        reductions = [{o for m in side if m in record.nodes and record.nodes[m].reduction for o in record.nodes[m].origins} for side in sides]
+        reductions = [
+            {o for m in side if m in record.nodes and record.nodes[m].reduction for o in record.nodes[m].origins}
+            for side in sides
+        ]
         own = [_own_origins(side, record) for side in sides]
         cause = cause_of(reason, same_reduction=bool(reductions[0] & reductions[1]) and bool(own[0] & own[1]))
         places = [record.nodes[m].location for side in sides for m in side if m in record.nodes]
         ops = [tuple(by_name[o].op for o in side if o in by_name) for side in origins]
+        shared = shared_bytes(graph, origins[0], origins[1])
+        if shared == 0:
+            continue
         location = next((p for p in places if p is not None), None)
         if location is None:
             location = next((by_name[o].location for side in origins for o in side if o in by_name), None)
@@ -179,14 +208,14 @@ def decisions(record: FusionRecord, graph: CompiledGraph) -> list[FusionDecision
                 graph=graph.id,
                 first=first,
                 second=second,
-                reason=_readable(reason, first, second),
+                reason=_readable(reason),
                 cause=cause,
                 first_nodes=origins[0],
                 second_nodes=origins[1],
                 first_ops=ops[0],
                 second_ops=ops[1],
                 location=location,
-                shared_bytes=shared_bytes(graph, origins[0], origins[1], sides),
+                shared_bytes=shared,
             )
         )
     return out
@@ -197,24 +226,11 @@ def _own_origins(side: Sequence[str], record: FusionRecord) -> set[str]:
     return {record.nodes[m].origins[0] for m in side if m in record.nodes and record.nodes[m].origins}
 
 
-def _readable(reason: str, first: str, second: str) -> str:
+def _readable(reason: str) -> str:
     return reason.replace("node1", "the first").replace("node2", "the second")
 
 
-def _final_groups(record: FusionRecord) -> dict[str, int]:
-    """Which scheduler nodes ended up in one kernel, from the ``fusing A with B`` lines."""
-    group: dict[str, int] = {}
-    for number, (first, second) in enumerate(record.fused):
-        names = [*members(first, record), *members(second, record)]
-        joined = {group[n] for n in names if n in group}
-        for name in [*names, *(n for n, g in group.items() if g in joined)]:
-            group[name] = number
-    return group
-
-
-def shared_bytes(
-    graph: CompiledGraph, first: Sequence[str], second: Sequence[str], sides: Sequence[Sequence[str]] = ()
-) -> int | None:
+def shared_bytes(graph: CompiledGraph, first: Sequence[str], second: Sequence[str]) -> int | None:
     """Bytes of the values that both sides touch: what one makes and the other takes, and inputs that both take.
 
     From the kernels' buffers where both sides are in the output code as separate calls, else from the graph's nodes

@@ -223,7 +223,9 @@ class Space:
             offset += coefficient * (low if coefficient > 0 else high)
             if coefficient and high > low:
                 dims.append((abs(coefficient), high - low + 1))
-        independent = all(a[0] in chains for a in used) and not any(self.parts.get(a[0]) for a in used if len(bases) > 1)
+        independent = all(a[0] in chains for a in used) and not any(
+            self.parts.get(a[0]) for a in used if len(bases) > 1
+        )
         count, sure = sumset(dims)
         return Region(
             offset=offset, dims=tuple(sorted(dims)), count=min(count, evaluations), exact=exact and sure and independent

@@ -21,7 +21,15 @@ _NUMEL = re.compile(r"^([xyz]|r\d*_|r)numel$")
 _THROUGH = {"to", "broadcast_to", "reshape", "expand_dims", "view", "trans"}
 """Functions that change the shape or type of a block but not which numbers are in it."""
 
-_POINTERLESS = {"device_assert", "static_assert", "assume", "debug_barrier", "multiple_of", "max_contiguous", "max_constancy"}
+_POINTERLESS = {
+    "device_assert",
+    "static_assert",
+    "assume",
+    "debug_barrier",
+    "multiple_of",
+    "max_contiguous",
+    "max_constancy",
+}
 
 
 @dataclass(frozen=True)
@@ -251,7 +259,12 @@ class _Walk:
             return self._memory(name, node, keywords)
         if name in ("make_block_ptr", "make_tensor_descriptor"):
             return self._block_pointer(node, keywords)
-        method = isinstance(node.func, ast.Attribute) and full.split(".")[0] not in ("tl", "libdevice", "tl_math", "triton_helpers")
+        method = isinstance(node.func, ast.Attribute) and full.split(".")[0] not in (
+            "tl",
+            "libdevice",
+            "tl_math",
+            "triton_helpers",
+        )
         if method and isinstance(node.func, ast.Attribute):
             owner = self.evaluate(node.func.value)
             if isinstance(owner, Pointer) and name in ("load", "store"):
@@ -265,7 +278,9 @@ class _Walk:
         if name in ("full", "full_like", "zeros", "advance"):
             if name == "zeros":
                 return Value()
-            return self.evaluate(keywords.get("value", node.args[1] if name == "full" and len(node.args) > 1 else node.args[0]))
+            return self.evaluate(
+                keywords.get("value", node.args[1] if name == "full" and len(node.args) > 1 else node.args[0])
+            )
         arguments = [self.evaluate(a) for a in (*node.args, *keywords.values())]
         if name in _THROUGH and arguments:
             return arguments[0]
@@ -305,9 +320,16 @@ class _Walk:
             region = self.space.region(target.index, bounds)
         if region is not None and region.indirect:
             region = Region(
-                offset=0, dims=(), count=region.count, exact=False, indirect=True, key=repr((target.index, region.count))
+                offset=0,
+                dims=(),
+                count=region.count,
+                exact=False,
+                indirect=True,
+                key=repr((target.index, region.count)),
             )
-        checked: Literal["load", "store", "atomic"] = "load" if kind == "load" else "store" if kind == "store" else "atomic"
+        checked: Literal["load", "store", "atomic"] = (
+            "load" if kind == "load" else "store" if kind == "store" else "atomic"
+        )
         self.accesses.append(RawAccess(target.arg, checked, region, self.loop, indirect=target.index.loaded))
 
     def _bounds(self, mask: Known) -> dict[Atom, tuple[int, int]]:
@@ -356,7 +378,9 @@ class _Walk:
         return Pointer(base.arg, base.index, Region(offset=offset, dims=kept, count=count))
 
 
-def walk(function: ast.FunctionDef, pointers: set[str], scalars: Mapping[str, int]) -> tuple[list[RawAccess], dict[str, int]]:
+def walk(
+    function: ast.FunctionDef, pointers: set[str], scalars: Mapping[str, int]
+) -> tuple[list[RawAccess], dict[str, int]]:
     """The accesses of a kernel in order, and the numels found (by prefix ``x``, ``y``, ``r0_``).
 
     ``scalars`` are the integer arguments that the call passes (``xnumel``, ``ks0``).

@@ -38,7 +38,9 @@ def read_text(path: Path) -> tuple[str, bool]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise AuditError(f"cannot read the log {path}: {error.strerror or error}", remedy="give a readable file") from error
+        raise AuditError(
+            f"cannot read the log {path}: {error.strerror or error}", remedy="give a readable file"
+        ) from error
     cut = False
     if data[:2] == b"\x1f\x8b":
         unpack = zlib.decompressobj(wbits=31)

@@ -132,7 +132,10 @@ def _nodes(fragments: Sequence[Fragment] | object) -> tuple[Node, ...]:
         for node in fragment.nodes:
             if not node.placeholder and node.name not in out:
                 out[node.name] = Node(
-                    name=node.name, op=short_op(node.target), inputs=node.inputs, tensor=static_tensor(node.type, node.name)
+                    name=node.name,
+                    op=short_op(node.target),
+                    inputs=node.inputs,
+                    tensor=static_tensor(node.type, node.name),
                 )
     return tuple(out.values())
 
@@ -281,11 +284,15 @@ def _launch(index: int, pending: PendingCall, definitions: Definitions, kernel: 
     numels: dict[str, int | None] = {}
     if code is not None:
         given = dict(zip(code.params, pending.operands, strict=False))
-        scalars = {p: v for p, v in given.items() if isinstance(v, int) and not isinstance(v, bool) and p not in code.pointers}
+        scalars = {
+            p: v for p, v in given.items() if isinstance(v, int) and not isinstance(v, bool) and p not in code.pointers
+        }
         numels = kernel_numels(name, source, scalars)
         for one in traffic(name, source, scalars):
             buffer = next(iter(_buffers([given.get(one.arg)])), None)
-            size = DTYPE_BYTES.get(code.dtypes[one.arg] or "") or DTYPE_BYTES.get((buffer.dtype if buffer else "") or "")
+            size = DTYPE_BYTES.get(code.dtypes[one.arg] or "") or DTYPE_BYTES.get(
+                (buffer.dtype if buffer else "") or ""
+            )
             stored = buffer.stored_elements if buffer is not None else None
             read = _bounded(one.read, stored) if one.reads else 0
             write = _bounded(one.write, stored) if one.writes else 0
@@ -295,7 +302,9 @@ def _launch(index: int, pending: PendingCall, definitions: Definitions, kernel: 
                 read_bytes = None if read is None or size is None or read_bytes is None else read_bytes + read * size
                 reads.extend([tensor] if tensor is not None else [])
             if one.writes:
-                write_bytes = None if write is None or size is None or write_bytes is None else write_bytes + write * size
+                write_bytes = (
+                    None if write is None or size is None or write_bytes is None else write_bytes + write * size
+                )
                 writes.extend([tensor] if tensor is not None else [])
             again += one.again * (size or 0)
     user = kernel.category == "user_triton"
@@ -322,7 +331,9 @@ def _bounded(count: int | None, stored: int | None) -> int | None:
 
 
 @lru_cache(maxsize=512)
-def _resolved(text: str, compile_id: str, graph_id: str, kind: GraphKind, symbols: tuple[tuple[str, int], ...]) -> CompiledGraph:
+def _resolved(
+    text: str, compile_id: str, graph_id: str, kind: GraphKind, symbols: tuple[tuple[str, int], ...]
+) -> CompiledGraph:
     return parse_output_code(text, compile_id=compile_id, graph_id=graph_id, kind=kind, symbols=dict(symbols))
 
 

@@ -18,9 +18,13 @@ from fusionaudit.inductor.model import CompiledGraph, FusionDecision, GeneratedC
 from fusionaudit.inductor.output_code import parse_output_code
 from fusionaudit.inductor.structured_log import StructuredLog, read_structured
 
-_HIT = re.compile(r"fx graph cache hit for key (\S+)|AOTAutograd cache hit for key (\S+)|FX cache hit with key: (\S+)", re.I)
+_HIT = re.compile(
+    r"fx graph cache hit for key (\S+)|AOTAutograd cache hit for key (\S+)|FX cache hit with key: (\S+)", re.I
+)
 _WRITTEN = re.compile(r"Output code written to: (\S+)")
-_KEY = re.compile(r"(?:fx graph cache (?:hit|miss)(?:,? compiled and stored)? for key|FX cache (?:hit|miss) with key:) (\S+)", re.I)
+_KEY = re.compile(
+    r"(?:fx graph cache (?:hit|miss)(?:,? compiled and stored)? for key|FX cache (?:hit|miss) with key:) (\S+)", re.I
+)
 _CALLED = re.compile(r"## Call CompiledFxGraph (\S+) ##")
 
 
@@ -72,7 +76,12 @@ def parse_log(text: str, *, name: str = "log", cut: bool = False) -> InductorLog
         if hits:
             text_note = f"{name} has graphs from a warm cache: fusion decisions are not logged then"
             notes.append(
-                Note(kind="warm-cache", text=text_note, remedy="record with TORCHINDUCTOR_FORCE_DISABLE_CACHES=1", blocks=True)
+                Note(
+                    kind="warm-cache",
+                    text=text_note,
+                    remedy="record with TORCHINDUCTOR_FORCE_DISABLE_CACHES=1",
+                    blocks=True,
+                )
             )
         elif sum(len(g.calls) for g in graphs) > 1:
             notes.append(
@@ -275,7 +284,11 @@ def _unknown_bytes(graphs: Sequence[CompiledGraph], name: str) -> list[Note]:
         return []
     listed = "; ".join(f"{t}: {w}" for t, w in list(unknown.items())[:6])
     more = f"; and {len(unknown) - 6} more" if len(unknown) > 6 else ""
-    return [Note(kind="unknown-bytes", text=f"{name}: bytes of {len(unknown)} call target(s) are not known ({listed}{more})")]
+    return [
+        Note(
+            kind="unknown-bytes", text=f"{name}: bytes of {len(unknown)} call target(s) are not known ({listed}{more})"
+        )
+    ]
 
 
 def _merge(text: InductorLog, traced: StructuredLog) -> InductorLog:

@@ -143,7 +143,8 @@ def _take(out: _Gathered, header: Mapping[str, Any], payload: str) -> None:
     elif name == "dynamo_graph_break_reason":
         key: tuple[str | None, ...] = (None, str(len(out.breaks)), None, where)
         out.breaks.extend(
-            LogLine(text=text, source="", artifact="graph_breaks", compile_id=where, key=key) for text in payload.split("\n")
+            LogLine(text=text, source="", artifact="graph_breaks", compile_id=where, key=key)
+            for text in payload.split("\n")
         )
     elif name == "recompile_reasons":
         reasons = _json(payload)

@@ -74,7 +74,11 @@ def _hints(function: ast.FunctionDef) -> dict[str, WrapperValue]:
         if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)):
             continue
         name = node.targets[0].id
-        if isinstance(node.value, ast.Call) and dotted(node.value.func).endswith("rand_strided") and len(node.value.args) > 1:
+        if (
+            isinstance(node.value, ast.Call)
+            and dotted(node.value.func).endswith("rand_strided")
+            and len(node.value.args) > 1
+        ):
             keywords = {k.arg: k.value for k in node.value.keywords}
             device = keywords.get("device")
             text = str(device.value) if isinstance(device, ast.Constant) else "cuda"
@@ -266,9 +270,7 @@ class Interpreter:
     def _kernel(self, function: ast.expr) -> str | None:
         """The kernel's variable for ``name.run(...)`` and ``name[grid](...)``."""
         name = ""
-        if isinstance(function, ast.Attribute) and function.attr == "run":
-            name = dotted(function.value)
-        elif isinstance(function, ast.Subscript):
+        if (isinstance(function, ast.Attribute) and function.attr == "run") or isinstance(function, ast.Subscript):
             name = dotted(function.value)
         name = self.definitions.multi.get(name, [name])[0]
         return name if name in self.definitions.triton else None
@@ -320,7 +322,9 @@ class Interpreter:
         keywords: Mapping[str, ast.expr],
     ) -> WrapperValue:
         named = {k: self._expression(v, None) for k, v in keywords.items()}
-        library = function.startswith(("torch.ops.", "extern_kernels.", "aten.", "inductor_ops.", "_quantized.", "prims."))
+        library = function.startswith(
+            ("torch.ops.", "extern_kernels.", "aten.", "inductor_ops.", "_quantized.", "prims.")
+        )
         if not library and isinstance(node.func, ast.Attribute):
             return self._method(node, last, target, arguments)
         if not library:
@@ -331,7 +335,11 @@ class Interpreter:
         operands = [*arguments, *(v for k, v in named.items() if k not in ("out", "out0", "out1"))]
         if is_view(function) and arguments:
             base = self.buffer(arguments[0])
-            view = None if base is None else Buffer(target or base.name, base.storage, dtype=base.dtype, device=base.device)
+            view = (
+                None
+                if base is None
+                else Buffer(target or base.name, base.storage, dtype=base.dtype, device=base.device)
+            )
             pending = PendingCall(target=function, line=node.lineno, operands=operands, on_host=True)
             if view is not None:
                 pending.outputs.append(view)
@@ -352,9 +360,7 @@ class Interpreter:
             return pending.result
         return outputs[0] if outputs else (pending.mutated[0] if pending.mutated else None)
 
-    def _method(
-        self, node: ast.Call, last: str, target: str | None, arguments: list[WrapperValue]
-    ) -> WrapperValue:
+    def _method(self, node: ast.Call, last: str, target: str | None, arguments: list[WrapperValue]) -> WrapperValue:
         """Tensor methods in the wrapper: copies, fills, and the sum of a mixed-order reduction's workspace."""
         assert isinstance(node.func, ast.Attribute)
         owner = self.buffer(self._expression(node.func.value, None))
