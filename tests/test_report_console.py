@@ -186,13 +186,14 @@ LAMBDA = "::[lambda() (instance 2)]::operator ()() const::[lambda(float) (instan
         ),
         (
             "void at::native::vectorized_elementwise_kernel<(int)8, at::native::GeluCUDAKernelImpl("
-            f"at::TensorIteratorBase &, at::native::GeluType){LAMBDA}, std::array<char *, (unsigned long)2>>(int, T2, T3)",
+            f"at::TensorIteratorBase &, at::native::GeluType){LAMBDA}, std::array<char *, "
+            "(unsigned long)2>>(int, T2, T3)",
             "vectorized_elementwise_kernel<GeluCUDAKernelImpl>",
         ),
         (
             "void at::native::reduce_kernel<(int)512, (int)1, at::native::ReduceOp<float, at::native::func_wrapper_t<"
-            "float, at::native::sum_functor<float, float, float>::operator ()(at::TensorIterator &)::[lambda(float, float) "
-            "(instance 1)]>, unsigned int, float, (int)4, (int)4>>(T3)",
+            "float, at::native::sum_functor<float, float, float>::operator ()(at::TensorIterator &)::[lambda("
+            "float, float) (instance 1)]>, unsigned int, float, (int)4, (int)4>>(T3)",
             "reduce_kernel<ReduceOp<float, func_wrapper_t<float, sum_functor<float>>, uint, float>>",
         ),
         (
