@@ -136,7 +136,7 @@ def child(folder: str, script: str, arguments: list[str]) -> None:
 
     sys.argv = [script, *arguments]
     session = DevicelessSession(
-        device=find_target("h200"), folder=Path(folder), pass_name="compiled",
+        device=find_target("h200"), folder=Path(folder), pass_name="compiled", resources=False,
         shapes_only=os.environ.get("AGREEMENT_VALUES") != "1",
     )  # fmt: skip
     with session, contextlib.suppress(AuditError):

@@ -20,13 +20,15 @@ class DevicelessSession:
 
     Enter it before the recorder's own mode: the redirect must lie under it. ``pass_name`` is ``eager`` (compiled code is
     run eagerly) or ``compiled`` (graphs are lowered; ``folder`` gets torch_logs.txt and resources.json). With
-    ``shapes_only`` nothing is computed: AuditError where the script needs a value. All patches are undone on exit.
+    ``shapes_only`` nothing is computed: AuditError where the script needs a value. ``resources=False`` leaves the
+    kernels uncompiled. All patches are undone on exit.
     AuditError from the constructor or ``__enter__``: torch too old, Triton missing, a private name moved.
     """
 
     def __init__(
-        self, *, device: Device, folder: Path, pass_name: str, shapes_only: bool = False, recorder: Any = None
-    ) -> None:
+        self, *, device: Device, folder: Path, pass_name: str, shapes_only: bool = False, recorder: Any = None,
+        resources: bool = True,
+    ) -> None:  # fmt: skip
         from fusionaudit.capture.stand_in import require_torch
 
         require_torch()
@@ -37,6 +39,7 @@ class DevicelessSession:
         self._pass_name = pass_name
         self._shapes_only = shapes_only
         self._recorder = recorder
+        self._resources = resources
         self._patches = Patches()
 
     def __enter__(self) -> DevicelessSession:
@@ -106,12 +109,19 @@ class DevicelessSession:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._patches.undo()
-        if self.lowering is not None and self.lowering.lowered:
-            self._write_resources()
+        try:
+            if self.lowering is not None and self._resources:
+                self._write_resources()
+        finally:
+            self._patches.undo()
 
     def _write_resources(self) -> None:
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        from fusionaudit.capture.child import rank_suffix
         from fusionaudit.capture.ptxas import resources
 
-        graphs = {g.id: resources(g.source, self.device) for g in self.lowering.lowered}
-        (self._folder / "resources.json").write_text(json.dumps({"graphs": graphs}, indent=1) + "\n")
+        with _disable_current_modes():
+            graphs = {g.id: resources(g.source, self.device) for g in self.lowering.lowered}
+        path = self._folder / f"resources{rank_suffix()}.json"
+        path.write_text(json.dumps({"graphs": graphs}, indent=1) + "\n")
