@@ -82,7 +82,7 @@ class RedirectMode(TorchDispatchMode):
             return True
         if inputs:
             return any(self._tensors.holds(t) for t in inputs)
-        return wanted is None and not self._tensors.tracking
+        return not self._tensors.tracking
 
     def _host_arguments(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -111,9 +111,13 @@ class RedirectMode(TorchDispatchMode):
             return
         if wanted is None and inputs:
             wanted = any(tensors.holds(t) for t in inputs)
-        if wanted is None and not tensors.tracking:
-            # An optimizer's step counter is a CPU scalar in GPU scripts too.
-            wanted = not (fresh[0].dim() == 0 and _called_by_optimizer())
+        if not tensors.tracking:
+            # Factories name the CPU whenever the script names no device: that decides nothing yet. Only an optimizer's
+            # step counter is a CPU scalar in GPU scripts too.
+            counter = not inputs and fresh[0].dim() == 0 and _called_by_optimizer()
+            if not counter and not (inputs and not wanted):
+                return
+            wanted = False
         for tensor in fresh:
             tensors.place(tensor, on_gpu=bool(wanted))
 
