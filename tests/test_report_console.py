@@ -12,7 +12,6 @@ from rich.console import Console
 
 from fusionaudit.report import wording as w
 from fusionaudit.report.console import render_console
-from fusionaudit.report.kernel_names import kernel_label
 from fusionaudit.report.rows import Column, columns, comparison, fold, timeline
 
 
@@ -209,7 +208,7 @@ LAMBDA = "::[lambda() (instance 2)]::operator ()() const::[lambda(float) (instan
     ],
 )
 def test_kernel_labels(name: str, label: str) -> None:
-    assert kernel_label(name) == label
+    assert w.kernel_label(name) == label
 
 
 def test_op_lists_and_hidden_characters() -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fusionaudit.report import wording as w
-from fusionaudit.report.kernel_names import kernel_label
 from fusionaudit.report.private import scrub_text
 
 WIDTH = 560
@@ -19,6 +18,8 @@ _MOST_NODES = 8
 _FEW_NODES = 6
 """Ops that are drawn where not all fit: a loop over parameters looks the same after a few turns."""
 _MOST_SIDE = 2
+_MOST_KERNELS = 24
+"""A finding about more kernels than that is about the step, not about a chain."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +130,7 @@ def chain_graph(finding: dict[str, Any], index: PassIndex) -> ChainGraph | None:
         inside = {o["id"] for o in ops}
         nodes = [_op_node(o, index, inside) for o in _drawn(ops)]
         more = len(ops) - len(nodes)
-    elif kernels:
+    elif kernels and len(kernels) <= _MOST_KERNELS:
         nodes = [_kernel_node(k) for k in _drawn(kernels)]
         more = len(kernels) - len(nodes)
     else:
@@ -166,7 +167,7 @@ def _op_node(op: dict[str, Any], index: PassIndex, inside: set[int]) -> _Node:
 
 def _kernel_node(kernel: dict[str, Any]) -> _Node:
     return _Node(
-        title=w.op_list(kernel["ops"], 5) or kernel_label(kernel["name"]),
+        title=w.op_list(kernel["ops"], 5) or w.kernel_label(kernel["name"]),
         full=w.plain(scrub_text(kernel["name"])),
         reads=kernel["reads"],
         writes=kernel["writes"],
@@ -176,7 +177,8 @@ def _kernel_node(kernel: dict[str, Any]) -> _Node:
 
 
 def _size(tensor: dict[str, Any]) -> str:
-    return w.format_bytes(w.tensor_bytes(tensor))
+    size = w.tensor_bytes(tensor)
+    return "" if size is None else w.format_bytes(size)
 
 
 def _draw(nodes: list[_Node], more: int, times: int) -> ChainGraph:
@@ -224,7 +226,7 @@ def _edge(tops: list[int], source: int, target: int, tensor: dict[str, Any], a: 
     middle = _BOX_X + _BOX_WIDTH // 2
     direct = target == source + 1
     if direct:
-        path, x, y = f"M{middle} {y1}V{y2 - 3}", middle + 10, (y1 + y2) // 2
+        path, x, y = f"M{middle} {y1}V{y2 - 3}", middle - 12, (y1 + y2) // 2
     else:
         right = _BOX_X + _BOX_WIDTH
         bend = right + 14 + 8 * min(target - source, 6)
@@ -251,7 +253,7 @@ def _sides(tensors: list[dict[str, Any]], top: int, *, incoming_side: bool) -> l
     out = []
     for i, (text, (count, tensor)) in enumerate(shown):
         y = top + _BOX_HEIGHT // 2 + (0 if len(shown) == 1 else (-11 if i == 0 else 13))
-        size = _size(tensor) + (f", +{left} more" if left and i == len(shown) - 1 else "")
+        size = ", ".join(filter(None, (_size(tensor), f"+{left} more" if left and i == len(shown) - 1 else "")))
         label = w.shorten(f"{count}x {text}" if count > 1 else text, 22)
         if incoming_side:
             out.append(Side(x1=162, x2=_BOX_X - 4, y=y, text_x=156, text=label, size=size, incoming=True))

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.text import Text
 
 from fusionaudit.report import wording as w
-from fusionaudit.report.kernel_names import kernel_label
 from fusionaudit.report.rows import Fold, comparison, fold, shown_passes, total
 
 Document = dict[str, Any]
@@ -199,7 +198,7 @@ def _fold(item: Fold, width: int) -> list[Text]:
         )
     for index, kernel in enumerate(item.kernels):
         members = item.members[index :: len(item.kernels)]
-        name = kernel_label(kernel["name"])
+        name = w.kernel_label(kernel["name"])
         if item.times > 1:
             times = f" x{item.times}"
             name = w.shorten(name, width - 39 - len(times) - (2 if several else 0)) + times

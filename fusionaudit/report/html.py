@@ -11,7 +11,7 @@ import base64
 import functools
 import hashlib
 import json
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -26,6 +26,7 @@ from fusionaudit.report.rows import columns
 Document = dict[str, Any]
 
 _SCRIPTS = ("page.js", "timeline.js", "plot.js", "table.js")
+_TEMPLATES = Path(__file__).parent / "templates"
 _TOP_FINDINGS = 6
 _OPEN_CARDS = 3
 
@@ -126,7 +127,7 @@ def _visible(value: Any) -> Any:
 
 
 def _asset(name: str) -> str:
-    return resources.files("fusionaudit.report.templates").joinpath(name).read_text(encoding="utf-8")
+    return (_TEMPLATES / name).read_text(encoding="utf-8")
 
 
 @functools.cache

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from fusionaudit.report import wording as w
-from fusionaudit.report.kernel_names import kernel_label
 from fusionaudit.report.private import public_environment, scrub_document, scrub_text
 from fusionaudit.report.rows import comparison, fold, shown_passes, total
 
@@ -120,7 +119,7 @@ def _kernels(document: Document) -> list[str]:
                 rows.append(
                     [
                         str(kernel["id"]),
-                        code(w.shorten(kernel_label(scrub_text(kernel["name"])), 60)) + times,
+                        code(w.shorten(w.kernel_label(scrub_text(kernel["name"])), 60)) + times,
                         text(w.op_list(kernel["ops"])),
                         code(w.place(kernel["location"])),
                         w.format_ns(total(members, "duration_ns")),

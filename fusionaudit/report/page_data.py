@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from fusionaudit.report import wording as w
-from fusionaudit.report.kernel_names import kernel_label
 from fusionaudit.report.private import scrub_text
 from fusionaudit.report.rows import columns, kernel_key, timeline, total
 
@@ -162,7 +161,7 @@ def _kind(number: int, members: Sequence[dict[str, Any]], texts: _Texts, finding
         texts.number(_dims(first["grid"])),
         texts.number(_dims(first["block"])),
         named,
-        texts.number(kernel_label(first["name"])[:400]),
+        texts.number(w.kernel_label(first["name"])[:400]),
     ]
 
 

@@ -43,6 +43,7 @@ class Fold:
 
 _MEASURES: tuple[tuple[str, str, Callable[[float | None], str], str | None, bool], ...] = (
     ("launches", "launches", format_count, None, True),
+    ("copies_and_fills", "copies and fills", format_count, None, True),
     ("distinct_kernels", "distinct kernels", format_count, None, True),
     ("gpu_time_ns", "GPU time", format_ns, "time", True),
     ("global_bytes", "global bytes", format_bytes, "bytes", True),
@@ -106,7 +107,7 @@ def comparison(document: Document) -> list[Measure]:
     out = []
     for key, label, show, basis_kind, less in _MEASURES:
         values = [c.value(key) for c in sides]
-        if all(v is None for v in values):
+        if all(v is None for v in values) or (key == "copies_and_fills" and not any(values)):
             continue
         basis_of = [_basis(c.source(key), basis_kind) for c in sides]
         for basis in sorted({b for b, v in zip(basis_of, values, strict=True) if v is not None}, key=str):

@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
+from fusionaudit.program import kernel_names
 from fusionaudit.tensors import Tensor
 
 Document = dict[str, Any]
@@ -80,6 +81,11 @@ def plain_lines(text: str) -> str:
     return "\n".join(plain(line.expandtabs(4)) for line in text.split("\n"))
 
 
+def kernel_label(name: str) -> str:
+    """A kernel's name without what all C++ kernels share, see :mod:`fusionaudit.program.kernel_names`."""
+    return kernel_names.kernel_label(plain(name))
+
+
 def format_ratio(value: float | None) -> str:
     """How many times the first the second is (``0.33x``)."""
     if value is None:
@@ -126,11 +132,11 @@ def op_list(ops: Sequence[str], limit: int = 6) -> str:
 
 
 def short_op(name: str) -> str:
-    """``add`` for ``aten.add.Tensor``; other namespaces keep theirs."""
+    """``add`` for ``aten.add.Tensor``; namespaces other than aten and prims stay."""
     parts = name.split(".")
-    if parts[0] == "aten" and len(parts) > 1:
+    if parts[0] in ("aten", "prims") and len(parts) > 1:
         return plain(parts[1])
-    return plain(name)
+    return plain(name.removesuffix(".default"))
 
 
 _DTYPES = {

@@ -3,7 +3,8 @@
   const holder = document.getElementById("plot");
   const note = document.getElementById("plot-note");
   const MOST = 1000; // dots; more make hovering slow and the picture no clearer
-  const usable = KINDS.filter((kind) => kind.rate && kind.bytesEach);
+  const LEAST = 1024; // bytes: fills of a counter would stretch both axes and say nothing
+  const usable = KINDS.filter((kind) => kind.rate && kind.bytesEach >= LEAST);
   const shown = [...usable].sort((a, b) => b.time - a.time).slice(0, MOST);
   let dots = [], at = -1;
 
@@ -21,7 +22,7 @@
     const picture = shape("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": `${shown.length} kinds of kernel by bytes and bandwidth` });
     for (const power of ticks(x0, x1)) {
       picture.append(shape("line", { class: "grid", x1: X(power), x2: X(power), y1: top, y2: height - bottom }));
-      picture.append(shape("text", { x: X(power), y: height - bottom + 15, "text-anchor": "middle" }, bytesText(10 ** power)));
+      picture.append(shape("text", { x: X(power), y: height - bottom + 15, "text-anchor": X(power) > width - 40 ? "end" : "middle" }, bytesText(10 ** power)));
     }
     for (const power of ticks(y0, y1)) {
       picture.append(shape("line", { class: "grid", x1: left, x2: width - right, y1: Y(power), y2: Y(power) }));
@@ -86,11 +87,13 @@
 
   if (shown.length) {
     const bases = [...new Set(DATA.passes.map((pass) => pass.basis).filter(Boolean))];
-    const without = KINDS.length - usable.length;
+    const without = KINDS.filter((kind) => !kind.rate && kind.bytesEach !== 0).length;
+    const tiny = KINDS.length - usable.length - without;
     note.textContent = `Times ${bases.join(" and ")}, bytes modelled. Area: time in the step.`
       + (bases.includes("measured") ? "" : " The times come from a model, so this shows what to expect, not what was reached.")
       + (usable.length > shown.length ? ` The ${countText(shown.length)} kinds that take longest are drawn, of ${countText(usable.length)}.` : "")
-      + (without ? ` ${countText(without)} kinds without bytes or time are not drawn.` : "");
+      + (without ? ` ${countText(without)} kinds without bytes or time are not drawn.` : "")
+      + (tiny ? ` Nor are ${countText(tiny)} that move less than 1 kB.` : "");
     const shapes = DATA.passes.slice(0, 3).map((pass, index) => make("span", {}, make("i", { class: index ? "hollow" : "hollow round" }), pass.name));
     const families = [...new Set(shown.map(familyOf))].map((name) => { const key = make("i"); key.style.background = `var(--c-${name})`; return make("span", {}, key, FAMILY_LABELS[name]); });
     document.getElementById("plot-legend").replaceChildren(...(DATA.passes.length > 1 ? shapes : []), ...families);

@@ -11,8 +11,6 @@ import functools
 import re
 from collections.abc import Callable
 
-from fusionaudit.report.wording import plain
-
 _Step = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
 _STEPS: tuple[_Step, ...] = tuple(
@@ -43,13 +41,12 @@ _STEPS: tuple[_Step, ...] = tuple(
 @functools.lru_cache(maxsize=65_536)
 def kernel_label(name: str) -> str:
     """The label of a kernel's name; the name itself where nothing would be left."""
-    text = plain(name)
-    if "::" not in text and not text.startswith("void "):
-        return text
-    text = _without_parameters(text)
+    if "::" not in name and not name.startswith("void "):
+        return name
+    text = _without_parameters(name)
     for pattern, replacement in _STEPS:
         text = pattern.sub(replacement, text)
-    return text.strip() or plain(name)
+    return text.strip() or name
 
 
 def _without_parameters(text: str) -> str:
