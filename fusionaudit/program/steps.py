@@ -159,7 +159,7 @@ def _wait(kept: Sequence[int], repeat: Repeat, phase: int, gaps: Sequence[int]) 
     return min((gaps[kept[place]] for place in places), default=0)
 
 
-# -- on a trace's activities ---------------------------------------------------------------------------------------------
+# -- on a trace's activities ------------------------------------------------------------------------------------------
 
 
 def _name_key(a: Activity) -> Hashable:

@@ -156,7 +156,7 @@ def _device(export: Export, rows: Iterable[Row]) -> Device | None:
     for r in rows:
         used[r.device] += r.end - r.start
     wanted = used.most_common(1)[0][0]
-    found = list(export.rows("gpus"))
+    found = export.rows("gpus")
     if not found:
         return None
     g = next((g for g in found if g[15] == wanted), None) or next((g for g in found if g[0] == wanted), found[0])
@@ -247,6 +247,12 @@ def _syncs(calls: list[Call], rows: list[Row], ranges: list[OpenRange]) -> tuple
     )
 
 
+def read_ranges(path: Path) -> list[OpenRange]:
+    """The understood NVTX ranges of all processes, in order of start; also of an export without any kernel."""
+    with open_export(path) as export:
+        return _ranges(export.rows("ranges"), None)
+
+
 def read_nsys(path: Path) -> Trace:
     """The Trace of an export. Where it holds several processes, of the one with the ranges (or the most GPU time).
 
@@ -264,7 +270,7 @@ def read_nsys(path: Path) -> Trace:
                 f"{path}: zero kernels: the kernel table is empty or missing",
                 remedy="record with `nsys profile -t cuda,nvtx`, and check that the program reached the GPU",
             )
-        texts = list(export.rows("ranges"))
+        texts = export.rows("ranges")
         pid, notes = _main_process(every, texts)
         rows = [r for r in every if r.pid == pid]
         ranges = _ranges(texts, pid)
@@ -275,7 +281,8 @@ def read_nsys(path: Path) -> Trace:
                 by_correlation.setdefault(call.correlation, call)
         creations = _creations(export)
         activities, graph_notes = _activities(rows, by_correlation, ranges, creations)
-        notes += old_export(export) + diagnostics(export.rows("diagnostics"), pid) + graph_notes
+        words = export.rows("diagnostics" if export.has("diagnostic") else "diagnostic_strings")
+        notes += old_export(export) + diagnostics(words, pid) + graph_notes
         captured: dict[int, list[int]] = defaultdict(list)
         for time, tid in creations.values():
             captured[tid].append(time)

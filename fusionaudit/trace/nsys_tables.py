@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -35,8 +34,9 @@ VIEWS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "cuda_device": (("TARGET_INFO_CUDA_DEVICE",), ("gpuId", "cudaId", "pid")),
     "diagnostic": (("DIAGNOSTIC_EVENT",), ("severity", "text", "globalPid")),
 }  # fmt: skip
-"""View name: the tables it may come from (the first that has the last-but-one column wins) and its columns."""
+"""View name: the tables it may come from (the one with most of the columns wins) and its columns."""
 
+_SQL = Path(__file__).parent / "sql"
 _ESSENTIAL = {"kernel": ("start", "end"), "memcpy": ("start", "end"), "memset": ("start", "end")}
 _SIGNS = ("META_DATA_EXPORT", "StringIds", "TARGET_INFO_GPU", "NVTX_EVENTS", "ANALYSIS_DETAILS")
 
@@ -97,10 +97,10 @@ class Export:
         """True where the export has a table behind that view."""
         return view in self.missing
 
-    def rows(self, query: str) -> Iterator[tuple[Any, ...]]:
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
         """The rows of ``sql/QUERY.sql``."""
-        text = files("fusionaudit.trace.sql").joinpath(f"{query}.sql").read_text(encoding="utf-8")
-        yield from self._connection.execute(text)
+        text = (_SQL / f"{query}.sql").read_text(encoding="utf-8")
+        return self._connection.execute(text).fetchall()
 
 
 def _decode(value: bytes) -> str:
