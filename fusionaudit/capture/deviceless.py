@@ -124,4 +124,5 @@ class DevicelessSession:
         with _disable_current_modes():
             graphs = {g.id: resources(g.source, self.device) for g in self.lowering.lowered}
         path = self._folder / f"resources{rank_suffix()}.json"
-        path.write_text(json.dumps({"graphs": graphs}, indent=1) + "\n")
+        notes = [{"kind": "unmeasured", "text": text} for text in self.lowering.unmeasured.notes]
+        path.write_text(json.dumps({"graphs": graphs, "notes": notes}, indent=1) + "\n")

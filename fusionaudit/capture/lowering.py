@@ -21,6 +21,7 @@ from fusionaudit.capture.attention import cpu_equivalents
 from fusionaudit.capture.compiling import graph_id
 from fusionaudit.capture.gpu_tensors import CUDA, GpuTensors
 from fusionaudit.capture.patches import Patches, moved
+from fusionaudit.capture.unmeasured import Unmeasured
 
 CPU = torch.device("cpu")
 
@@ -48,6 +49,7 @@ class Lowering:
     def __init__(self, tensors: GpuTensors, on_call: CallGraph, *, shapes_only: bool = False) -> None:
         self.tensors = tensors
         self.lowered: list[Lowered] = []
+        self.unmeasured = Unmeasured()
         self._on_call = on_call
         self._run: RunGraph = _only_shapes if shapes_only else _interpret
         self._pending = threading.local()
@@ -62,7 +64,9 @@ class Lowering:
     def install(self, patches: Patches) -> None:
         """Patch Inductor, Dynamo's view of the tensors and the caches; AuditError where a name has moved."""
         self._describe_as_cuda(patches)
+        self._place_optimizer_state(patches)
         self._stop_before_loading(patches)
+        self.unmeasured.install(patches)
         self._configure(patches)
 
     def _describe_as_cuda(self, patches: Patches) -> None:
@@ -82,6 +86,24 @@ class Lowering:
             return described
 
         patches.set(describer, "describe_tensor", describe_tensor)
+
+    def _place_optimizer_state(self, patches: Patches) -> None:
+        """Dynamo makes an optimizer's state while it traces, unseen by the redirect: it lies beside its parameter."""
+        from torch._dynamo.variables.optimizer import OptimizerVariable
+
+        map_sources = OptimizerVariable.map_sources_and_install_guards
+        tensors = self.tensors
+
+        @functools.wraps(map_sources)
+        def map_sources_and_install_guards(variable: Any, *args: Any, **kwargs: Any) -> Any:
+            for parameter, state in variable.value.state.items():
+                if isinstance(parameter, torch.Tensor) and tensors.holds(parameter):
+                    for value in state.values():
+                        if isinstance(value, torch.Tensor) and value.dim():
+                            tensors.place(value)
+            return map_sources(variable, *args, **kwargs)
+
+        patches.set(OptimizerVariable, "map_sources_and_install_guards", map_sources_and_install_guards)
 
     def _stop_before_loading(self, patches: Patches) -> None:
         from torch._inductor import compile_fx, cudagraph_utils, output_code
@@ -106,7 +128,8 @@ class Lowering:
             before = getattr(pending, "graph", None)
             pending.graph = _Pending(graph=on_cpu(gm), id=self._name(graph_kwargs))
             try:
-                return generate(compiling, gm, example_inputs, inputs_to_check, graph_kwargs)
+                with self.unmeasured.no_autotuning():
+                    return generate(compiling, gm, example_inputs, inputs_to_check, graph_kwargs)
             finally:
                 pending.graph = before
 
