@@ -48,7 +48,19 @@ def rows(*shape: int) -> torch.Tensor:
 
 
 CHAINS: dict[str, Any] = {
-    "scale_bias_relu": lambda k=1: (lambda x, s, b: torch.relu(x * s + b), rows(33 * k * k, 64 * k), rows(64 * k), rows(64 * k)),
+    "scale_bias_relu": lambda k=1: (
+        lambda x, s, b: torch.relu(x * s + b), rows(33 * k * k, 64 * k), rows(64 * k), rows(64 * k)
+    ),
+    "outer_softmax": lambda k=1: (lambda x: F.softmax(x * 2, 0), rows(40, 130)),
+    "column_sums": lambda k=1: (lambda x, y: (x * y).sum(0), rows(300, 64), rows(300, 64)),
+    "middle_sums": lambda k=1: (lambda x: (x * x).mean(1), rows(3, 50, 33)),
+    "channel_norm": lambda k=1: (
+        lambda x: (x - x.mean((0, 2, 3), keepdim=True)) * x.var((0, 2, 3), keepdim=True).add(1e-5).rsqrt(),
+        rows(4, 6, 5, 5),
+    ),
+    "norm_weight_gradient": lambda k=1: (
+        lambda g, x, r: ((g * x * r[:, None]).sum(0), g.sum(0)), rows(200, 48), rows(200, 48), rows(200)
+    ),
     "tail_of_three": lambda k=1: (lambda x: x.abs().exp() * 2, rows(1003)),
     "mixed_dtypes": lambda k=1: (
         lambda x, y: (x * torch.sigmoid(y)).float() + 1, rows(10, 48).bfloat16(), rows(10, 48).bfloat16()
@@ -83,7 +95,7 @@ CHAINS: dict[str, Any] = {
         lambda x, w: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w, rows(2, 5, 48), rows(48)
     ),
     "variance": lambda k=1: (lambda x: (x - x.mean(-1, keepdim=True)) / x.var(-1, keepdim=True).sqrt(), rows(7, 30)),
-    "row_too_long_for_registers": lambda k=1: (softmax, rows(3, 70001)),
+    "row_too_long_for_registers": lambda k=1: (softmax, rows(3, 70001 if torch.cuda.is_available() else 20001)),
     "gelu_backward": lambda k=1: (lambda g, x: torch.ops.aten.gelu_backward(g, x) * 2, rows(100), rows(100)),
     "logarithm": lambda k=1: (lambda x: x.log() * 2 + x.sqrt(), rows(100).abs()),
     "row_maximum": lambda k=1: (lambda x: (x * 2).amax(-1), rows(5, 17)),

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from fusionaudit.reference_kernels.registry import REFERENCES
 from reference_cases import CHAINS, record
 
+from fusionaudit.tensors import Tensor
+from fusionaudit.trace.schema import Op
 from fusionaudit.verify.bench import check_reference
+from fusionaudit.verify.compile import inline_headers, read_source
+from fusionaudit.verify.generated import prepare
 from fusionaudit.verify.reference import check_kernel, make_subject, verify_ops
+from fusionaudit.verify.replay import draw
 
 pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")
 def launch():
+    """The GPU's launcher."""
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     from fusionaudit.verify.launch import GpuLaunch
@@ -53,3 +61,60 @@ def test_verification_of_a_finding(name, launch):
     assert found.saving_ns > 0
     assert found.compile_ns is not None
     assert found.cuda_graph_ns is not None
+
+
+def test_more_than_two_to_the_31_elements(launch):
+    """2^31 + 1003 elements of bfloat16: positions and offsets do not wrap."""
+    shape = (2**31 + 1003,)
+    x, y, z = (Tensor.contiguous(shape, "bfloat16", name) for name in "xyz")
+    ops = [
+        Op(id=0, name="aten.mul.Tensor", inputs=(x,), outputs=(y,), arguments=({"tensor": 0}, 3)),
+        Op(id=1, name="aten.relu.default", inputs=(y,), outputs=(z,), arguments=({"tensor": 0},)),
+    ]
+    kernel = make_subject(ops, [0, 1], sm_count=launch.sm_count).kernel
+    assert kernel is not None
+    values = draw(shape[0], torch.bfloat16, launch.device)
+    launch.poison = True
+    run, (out,) = prepare(launch, kernel, {"x": values})
+    launch.poison = False
+    run()
+    for part in (slice(0, 4096), slice(2**31 - 4096, 2**31 + 1003), slice(2**30, 2**30 + 4096)):
+        torch.testing.assert_close(out[part], torch.relu(values[part] * 3))
+    assert not out.isnan().any()
+    total = REFERENCES["sum_abs"].fused(launch, values)[0].double()
+    assert abs(float(total) / float(values.abs().sum(dtype=torch.float32)) - 1) < 1e-2
+
+
+def skip_the_barrier(text: str) -> str:
+    return text.replace(
+        "if (lane == 0) partial[warp] = value;\n    __syncthreads();", "if (lane == 0) partial[warp] = value;"
+    )
+
+
+PLANTED = {
+    "dropped tail": ("sum_abs", lambda t: re.sub(r"for \(index_t t = packs \* V[^\n]*\n", "\n", t), 3_000_017),
+    "missing barrier": ("rms_norm", skip_the_barrier, 1 << 22),
+    "wrong scale": ("layer_norm", lambda t: t.replace("/ C(cols) + C(eps)", "/ C(cols + 1) + C(eps)"), 1 << 20),
+}
+
+
+@pytest.mark.parametrize("error", PLANTED)
+def test_planted_error_is_caught(error, launch):
+    name, change, elements = PLANTED[error]
+    reference = REFERENCES[name]
+    whole = inline_headers(read_source(reference.source))
+    assert change(whole) != whole
+
+    class Broken:
+        def __getattr__(self, attribute):
+            return getattr(launch, attribute)
+
+        def __setattr__(self, attribute, value):
+            setattr(launch, attribute, value)
+
+        def __call__(self, source, *args, **kwargs):
+            launch(change(whole), *args, **kwargs)
+
+    inputs = reference.inputs(elements, torch.float32, launch.device)
+    assert check_reference(reference, launch, inputs).ok
+    assert not all(check_reference(reference, Broken(), inputs).ok for _ in range(5))

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
-from fusionaudit.errors import AuditError
 from fusionaudit.findings import Verification
 from fusionaudit.report.document import Document
 from fusionaudit.tensors import Tensor
@@ -15,7 +14,7 @@ from fusionaudit.trace.schema import Op
 VERIFIABLE = ("FA101", "FA102", "FA103", "FA104", "FA105")
 """Rules whose findings are a group of ops that one kernel could do."""
 
-Progress = Callable[[int, int, str], None]
+Progress = Callable[[str], None]
 
 
 def op_from_json(data: dict[str, Any]) -> Op:
@@ -33,10 +32,10 @@ def op_from_json(data: dict[str, Any]) -> Op:
 
 
 def verify_audit(document: Document, *, progress: Progress | None = None, launch: Any = None) -> Document:
-    """A copy of the document in which each finding of VERIFIABLE has a ``verification``; findings are ranked anew:
-    refuted ones come last. ``progress(done, total, message)`` is called before each. Raises AuditError without a GPU.
+    """A copy of the document in which each finding of VERIFIABLE has a ``verification``; refuted findings come last.
 
-    Findings with the same ops, shapes and arguments are measured once.
+    ``progress`` is told what is being measured. Raises AuditError without a GPU. Groups of ops with the same shapes
+    and arguments are measured once.
     """
     from fusionaudit.verify.launch import GpuLaunch
     from fusionaudit.verify.reference import verify_ops
@@ -48,26 +47,59 @@ def verify_audit(document: Document, *, progress: Progress | None = None, launch
     checks: dict[int, dict[str, Any]] = {}
     for done, finding in enumerate(todo):
         if progress is not None:
-            progress(done, len(todo), finding["message"])
+            progress(f"verify {done + 1} of {len(todo)}: {finding['rule']} {finding['message']}")
         ops = passes.get(finding["pass"], [])
-        key = _shape_of(ops, finding["op_ids"])
-        if key not in known:
-            try:
-                known[key] = verify_ops(ops, finding["op_ids"], launch)
-            except AuditError as error:
-                known[key] = Verification(verdict="inconclusive", reason=str(error))
-        checks[id(finding)] = asdict(_per_step(known[key], finding))
+        found = []
+        for ids in executions(finding):
+            key = _shape_of(ops, ids)
+            if key not in known:
+                known[key] = verify_ops(ops, ids, launch)
+            found.append(known[key])
+        checks[id(finding)] = asdict(combine(found))
     findings = [{**f, "verification": checks.get(id(f), f.get("verification"))} for f in document["findings"]]
     findings.sort(key=lambda f: (f["verification"] or {}).get("verdict") == "refuted")  # stable: ranks stay otherwise
     return {**document, "findings": findings}
 
 
+def executions(finding: dict[str, Any]) -> list[list[int]]:
+    """The op ids of each time that the finding's ops run in a step: rules put equal chains of one line together."""
+    ids, length = list(finding["op_ids"]), len(finding["ops"])
+    times = (finding.get("evidence") or {}).get("times", 1)
+    if times < 2 or length == 0 or len(ids) != times * length:
+        return [ids]
+    return [ids[i * length : (i + 1) * length] for i in range(times)]
+
+
+def combine(found: list[Verification]) -> Verification:
+    """One verification for several executions: times and savings added up, the verdict from the sum. Pure."""
+    if len(found) == 1:
+        return found[0]
+    worst = next((v for v in found if v.verdict == "inconclusive"), None)
+
+    def total(name: str) -> int | None:
+        values = [getattr(v, name) for v in found]
+        return None if None in values else sum(values)
+
+    saving = total("saving_ns")
+    verdict = found[0].verdict if worst is None else "inconclusive"
+    if worst is None and len({v.verdict for v in found}) > 1:
+        verdict = "confirmed" if (saving or 0) > 0 else "refuted"
+    errors = [v.max_error for v in found if v.max_error is not None]
+    return replace(
+        worst or found[0],
+        verdict=verdict,
+        max_error=max(errors, default=None),
+        details={**(worst or found[0]).details, "times_per_step": len(found)},
+        **{n: total(n) for n in ("baseline_ns", "reference_ns", "compile_ns", "cuda_graph_ns", "saving_ns")},
+    )
+
+
 def _shape_of(ops: list[Op], op_ids: list[int]) -> tuple[Any, ...]:
+    """What two executions have in common if measuring one is enough: ops, tensors up to renaming, what leaves."""
     wanted = set(op_ids)
-    chosen = [op for op in ops if op.id in wanted]
     names: dict[Any, int] = {}
     out: list[Any] = []
-    for op in chosen:
+    for op in (op for op in ops if op.id in wanted):
         tensors = [
             (names.setdefault(t.storage, len(names)), t.offset, t.shape, t.strides, t.dtype)
             for t in (*op.inputs, *op.outputs)
@@ -75,11 +107,3 @@ def _shape_of(ops: list[Op], op_ids: list[int]) -> tuple[Any, ...]:
         out.append((op.name, tuple(tensors), op.mutated, repr(op.arguments)))
     later = {t.storage for op in ops if op.id not in wanted for t in op.inputs}
     return (*out, tuple(sorted(names[s] for s in later & set(names))))
-
-
-def _per_step(check: Verification, finding: dict[str, Any]) -> Verification:
-    """The saving for all executions in a step: a finding that stands for several says so in its evidence."""
-    times = finding.get("evidence", {}).get("times_per_step", 1)
-    if check.saving_ns is None or times == 1:
-        return check
-    return replace(check, saving_ns=check.saving_ns * times, details={**check.details, "times_per_step": times})

@@ -223,10 +223,7 @@ class Translator:
 def translate(builder: ChainBuilder, op: Op) -> None:
     """Add the op's values to the builder, or say why not."""
     t = Translator(builder, op)
-    if t.name in REDUCTIONS:
-        results = _reduction(t)
-    else:
-        results = (_pointwise(t),)
+    results = _reduction(t) if t.name in REDUCTIONS else (_pointwise(t),)
     for tensor, value in zip(t.outputs, results, strict=False):
         if value is not None:
             builder.write(tensor, _as(t, value, tensor))

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from fusionaudit.verify.chain import ChainProgram, Node, NodeRef, Port, UnsupportedChainError, c_type
 from fusionaudit.verify.chain_source import (
-    _IDENTITY,
-    _OPERATOR,
     CPP_NAMES,
+    IDENTITY,
+    OPERATOR,
     GeneratedKernel,
     Writer,
     collapse,
@@ -112,9 +112,8 @@ class RowWriter(Writer):
         for node in self.nodes:
             if node.id in self.wanted and node.function == "input" and node.row:
                 k = self.input_of[node.id]
-                out.append(
-                    f"const {c_type(node.dtype)} s{node.id} = live ? {c_type(node.dtype).replace('long long', 'index_t')}(widen(in{k}[base{k}])) : {c_type(node.dtype).replace('long long', 'index_t')}(0);"
-                )
+                kind = c_type(node.dtype).replace("long long", "index_t")
+                out.append(f"const {kind} s{node.id} = live ? {kind}(widen(in{k}[base{k}])) : {kind}(0);")
                 self.scalars[node.id] = f"s{node.id}"
         return [*out, *self.row_values(0)]
 
@@ -156,7 +155,7 @@ class RowWriter(Writer):
         out = []
         for r in feeds:
             kind = c_type(r.dtype)
-            out.append(f"{kind} {finish_names}{r.id} = {_IDENTITY[r.function.removeprefix('reduce_'), kind]};")
+            out.append(f"{kind} {finish_names}{r.id} = {IDENTITY[r.function.removeprefix('reduce_'), kind]};")
         inputs = [n for n in todo if self.nodes[n].function == "input"]
         columns = decompose("column", self.shape.col_sizes, "c", position_type(self.shape.cols))
         if len(self.shape.col_sizes) == 1:
@@ -193,7 +192,7 @@ class RowWriter(Writer):
             kind, name = c_type(r.dtype), r.function.removeprefix("reduce_")
             arg = names[r.args[0].id] if isinstance(r.args[0], NodeRef) else str(r.args[0])
             cast = f"({kind})({arg})" if " " in kind else f"{kind}({arg})"
-            out.append(f"    {finish_names}{r.id} = {_OPERATOR[name]}({finish_names}{r.id}, {cast});")
+            out.append(f"    {finish_names}{r.id} = {OPERATOR[name]}({finish_names}{r.id}, {cast});")
         for k in stores:
             port = self.p.outputs[k]
             out.append(f"    y{k}.item[v] = narrow<{CPP_NAMES[port.tensor.dtype]}>({names[port.node]});")
@@ -228,8 +227,10 @@ def generate_rows(program: ChainProgram, *, sm_count: int, threads: int | None =
     """The kernel for a program with reductions; the form follows from rows, columns and dependences."""
     probe = RowWriter(program, resident=False)
     s = probe.shape
-    if s.col_sizes and not any(row[-1] == 1 for row in s.col_strides) and s.cols > 1 and s.rows > 1:
-        raise UnsupportedChainError("the reduction runs over an outer dimension")
+    from fusionaudit.verify.chain_columns import generate_columns, is_outer  # builds on this module
+
+    if is_outer(program, probe.ports):
+        return generate_columns(program, sm_count=sm_count, threads=threads)
     deepest = max((r.level for r in probe.reductions), default=0)
     early = all(program.nodes[o.node].level == 0 for k, o in enumerate(program.outputs) if k in probe.full_outputs)
     if s.cols >= SPLIT_ELEMENTS and s.rows < sm_count:
@@ -272,7 +273,7 @@ def _rows(program: ChainProgram, *, threads: int | None) -> GeneratedKernel:
             if r.level == phase + 1:
                 name, kind = r.function.removeprefix("reduce_"), c_type(r.dtype)
                 w.lines.append(
-                    f"const {kind} s{r.id} = reduce_row<THREADS>(a{r.id}, {_OPERATOR[name]}, {_IDENTITY[name, kind]});"
+                    f"const {kind} s{r.id} = reduce_row<THREADS>(a{r.id}, {OPERATOR[name]}, {IDENTITY[name, kind]});"
                 )
                 w.scalars[r.id] = f"s{r.id}"
         w.lines += w.row_values(phase + 1)
@@ -307,7 +308,7 @@ def _split(program: ChainProgram, *, sm_count: int, threads: int | None) -> Gene
     sums = []
     for r in w.reductions:
         name, kind = r.function.removeprefix("reduce_"), c_type(r.dtype)
-        sums.append((r, _OPERATOR[name], _IDENTITY[name, kind], kind))
+        sums.append((r, OPERATOR[name], IDENTITY[name, kind], kind))
     for r, op, identity, _ in sums:
         w.lines.append(f"a{r.id} = reduce_row<THREADS>(a{r.id}, {op}, {identity});")
     w.lines += ["__shared__ bool last;", "if (threadIdx.x == 0) {"]

@@ -14,7 +14,7 @@ CPP_NAMES = {
     "float8_e4m3fn": "float8_e4m3", "int64": "long long", "int32": "int", "int16": "short", "int8": "signed char",
     "uint8": "unsigned char", "bool": "bool",
 }  # fmt: skip
-_IDENTITY = {
+IDENTITY = {
     ("sum", "float"): "0.f", ("sum", "double"): "0.0", ("sum", "long long"): "0ll",
     ("prod", "float"): "1.f", ("prod", "double"): "1.0", ("prod", "long long"): "1ll",
     ("max", "float"): "float_of(0xff800000u)", ("max", "double"): "double(float_of(0xff800000u))",
@@ -22,7 +22,7 @@ _IDENTITY = {
     ("min", "float"): "float_of(0x7f800000u)", ("min", "double"): "double(float_of(0x7f800000u))",
     ("min", "long long"): "9223372036854775807ll", ("min", "bool"): "true",
 }  # fmt: skip
-_OPERATOR = {"sum": "add_op{}", "prod": "mul_op{}", "max": "max_op{}", "min": "min_op{}"}
+OPERATOR = {"sum": "add_op{}", "prod": "mul_op{}", "max": "max_op{}", "min": "min_op{}"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +195,9 @@ def generate_flat(program: ChainProgram, *, threads: int | None = None) -> Gener
     names = ", ".join([f"in{k}" for k in range(len(program.inputs))] + [f"out{k}" for k in range(len(program.outputs))])
     packs, tail = count // width, count % width
     w.lines += [
-        f"template <int V, int UNROLL> __device__ inline void elements(index_t base, index_t first, index_t step, index_t packs, {w.pointers()}) {{",
+        "template <int V, int UNROLL>",
+        "__device__ inline void elements(index_t base, index_t first, index_t step, index_t packs, "
+        f"{w.pointers()}) {{",
         *body,
         "}",
         f'extern "C" __global__ void __launch_bounds__({threads}) chain({w.pointers()}) {{',
@@ -205,7 +207,8 @@ def generate_flat(program: ChainProgram, *, threads: int | None = None) -> Gener
     ]  # fmt: skip
     if tail:
         w.lines.append(
-            f"  if (global_thread() < {tail}) elements<1, 1>({packs * width}ll, global_thread(), step, {tail}, {names});"
+            f"  if (global_thread() < {tail})"
+            f" elements<1, 1>({packs * width}ll, global_thread(), step, {tail}, {names});"
         )
     w.lines.append("}")
     grid = max(-(-packs // (threads * unroll)), 1)

@@ -23,7 +23,7 @@ class Check:
 
 
 def errors(out: torch.Tensor, reference: torch.Tensor) -> tuple[float, float]:
-    """(relative error by norm, largest error of an element against |reference| + its rms); NaN where only one has it."""
+    """(relative error by norm, largest error of an element over |reference| + its rms); NaN where one has NaN."""
     a, b = out.double().flatten(), reference.double().flatten()
     same = (a == b) | (a.isnan() & b.isnan())
     a, b = a.masked_fill(same, 0.0), b.masked_fill(same & ~b.isfinite(), 0.0)

@@ -49,7 +49,7 @@ class Resources:
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
-    """Machine code of one translation unit: ``symbols`` from name expression to mangled name, ``resources`` likewise."""
+    """Machine code of one source: ``symbols`` from name expression to mangled name, ``resources`` likewise."""
 
     cubin: bytes
     symbols: dict[str, str]

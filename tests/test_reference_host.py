@@ -1,0 +1,101 @@
+"""Reference kernels and generated chains run on CPU threads (g++) and are compared with eager in fp64."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+import torch
+from host_emulation import HostLaunch
+from reference_cases import CHAINS, record
+
+from fusionaudit.reference_kernels.registry import REFERENCES
+from fusionaudit.verify.bench import check_reference
+from fusionaudit.verify.chain_source import decompose, generate, offset_of, position_type
+from fusionaudit.verify.reference import check_kernel, make_subject
+
+ELEMENTS = {"log_softmax": 50304, "cross_entropy": 32000, "tiny_kernels": 2000}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("host")
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_reference_kernel_gives_what_eager_gives(name, folder):
+    reference, launch = REFERENCES[name], HostLaunch(folder)
+    dtype = torch.bfloat16 if torch.bfloat16 in reference.dtypes else reference.dtypes[0]
+    inputs = reference.inputs(ELEMENTS.get(name, 9001), dtype, launch.device)
+    for version in (None, *reference.variants.values()):
+        check = check_reference(reference, launch, inputs, version)
+        assert check.ok, check.text
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_generated_chain_gives_what_eager_gives(name, folder):
+    ops = record(*CHAINS[name]())
+    subject = make_subject(ops, [op.id for op in ops], sm_count=2)
+    assert subject.kernel is not None, subject.problem
+    subject.kernel = generate(subject.program, sm_count=2, threads=1)
+    check, _, _ = check_kernel(subject, HostLaunch(folder), torch.device("cpu"))
+    assert check.ok, check.text
+
+
+@pytest.mark.parametrize("name", ["sum_abs_large", "softmax_by_hand", "row_sums", "outer_softmax", "column_sums"])
+def test_generated_chain_with_whole_blocks(name, folder):
+    ops = record(*CHAINS[name]())
+    subject = make_subject(ops, [op.id for op in ops], sm_count=2)
+    check, _, _ = check_kernel(subject, HostLaunch(folder), torch.device("cpu"))
+    assert check.ok, check.text
+
+
+PLANTED = {
+    "dropped tail": ("sum_abs", lambda t: re.sub(r"for \(index_t t = packs \* V[^\n]*\n", "\n", t)),
+    "missing barrier": (
+        "rms_norm",
+        lambda t: t.replace("partial[warp] = value;\n    __syncthreads();", "partial[warp] = value;"),
+    ),
+    "wrong scale": ("layer_norm", lambda t: t.replace("/ C(cols) + C(eps)", "/ C(cols + 1) + C(eps)")),
+    "unwritten elements": ("softmax", lambda t: t.replace("if (column(i) >= cols) continue;", "if (i) continue;")),
+}
+
+
+@pytest.mark.parametrize("error", PLANTED)
+def test_planted_error_is_caught(error, folder):
+    name, change = PLANTED[error]
+    reference, seen = REFERENCES[name], []
+
+    def changed(text):
+        seen.append(change(text) != text)
+        return change(text)
+
+    launch = HostLaunch(folder, changed)
+    inputs = reference.inputs(9001, torch.float32, launch.device)
+    assert not all(check_reference(reference, launch, inputs).ok for _ in range(5))
+    assert any(seen)
+
+
+@pytest.mark.parametrize("sizes", [(70000, 70001), (3, 2**31, 2), (2**33,), (5, 7, 11)])
+def test_positions_above_two_to_the_31(sizes, tmp_path):
+    """Coordinates and offsets as written into kernels, computed by a C++ compiler, against Python's integers."""
+    count = 1
+    for size in sizes:
+        count *= size
+    strides = [3 * 2**31 + 7 * d for d in range(len(sizes))]
+    checks = []
+    for index in (0, count // 2, count - 1):
+        rest, expected = index, 0
+        for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
+            expected += rest % size * stride
+            rest //= size
+        kind = position_type(count)
+        lines = " ".join(decompose("i", sizes, "d", kind))
+        checks.append(
+            f"{{ const {kind} i = {kind}({index}ll); {lines} if ({offset_of(strides, 'd')} != {expected}ll) return 1; }}"
+        )
+    source = tmp_path / "a.cpp"
+    source.write_text("using index_t = long long; int main() {" + "\n".join(checks) + " return 0; }")
+    subprocess.run(["g++", "-o", str(tmp_path / "a"), str(source)], check=True)
+    assert subprocess.run([str(tmp_path / "a")]).returncode == 0
