@@ -266,6 +266,8 @@ def run_pass(spec: PassSpec) -> PassOutcome:
             outcome = run_program(
                 script=spec.script, module=spec.module, arguments=list(spec.arguments), instrument=instrument
             )
+    except KeyboardInterrupt:  # the script's own never comes here: it was still being set up
+        outcome = Outcome(exit_code=130, error="KeyboardInterrupt", interrupted=True)
     except AuditError as error:
         finish.problem = str(error)
         outcome = Outcome(exit_code=0)
