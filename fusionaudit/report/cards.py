@@ -11,7 +11,7 @@ from fusionaudit.report.rows import comparison, shown_passes, total
 
 Document = dict[str, Any]
 
-MOST_CARDS = 150
+MOST_CARDS = 80
 """Findings with a card; the others are one line each. A card is about 8 kB."""
 MOST_DECISIONS = 150
 MOST_SOURCE = 1_500_000

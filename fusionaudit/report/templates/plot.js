@@ -2,7 +2,7 @@
 {
   const holder = document.getElementById("plot");
   const note = document.getElementById("plot-note");
-  const MOST = 1000; // dots; more make hovering slow and the picture no clearer
+  const MOST = 600; // dots; more make hovering slow and the picture no clearer
   const LEAST = 1024; // bytes: fills of a counter would stretch both axes and say nothing
   const usable = KINDS.filter((kind) => kind.rate && kind.bytesEach >= LEAST);
   const shown = [...usable].sort((a, b) => b.time - a.time).slice(0, MOST);
