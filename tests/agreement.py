@@ -2,13 +2,13 @@
 
 Two uses, both plain scripts (not collected by pytest):
 
-- ``python tests/agreement.py CASES --truth CASES/truth``: lower each ``caseNN.py`` for an H200 here and compare with the
-  recorded logs (``caseNN_compile.torch_logs.txt.gz``).
-- ``python tests/agreement.py CASES --live`` on a machine with a GPU: run each script twice, once compiled on the GPU, once
-  deviceless with the GPU hidden, same torch, and compare.
+- ``python tests/agreement.py CASES --truth CASES/truth``: lower each ``caseNN.py`` for an H200 here and compare with
+  the recorded logs (``caseNN_compile.torch_logs.txt.gz``).
+- ``python tests/agreement.py CASES --live`` on a machine with a GPU: run each script twice, once compiled on the GPU,
+  once deviceless with the GPU hidden, same torch, and compare.
 
-Compared per graph, in order: (kernel category, fused aten ops, numels, dtypes of the arguments) of Triton launches and the
-target of extern calls. Prints one line a case and the total; ``--json FILE`` keeps everything, with each mismatch.
+Compared per graph, in order: (kernel category, fused aten ops, numels, dtypes of the arguments) of Triton launches and
+the target of extern calls. Prints one line a case and the total; ``--json FILE`` keeps everything, with each mismatch.
 """
 
 from __future__ import annotations
@@ -56,15 +56,14 @@ def launches(source: str) -> list[str]:
         made = re.search(r"^(triton_\w+) = async_compile\.triton\('\w+', '''(.*?)'''", block, re.M | re.S)
         if made is None:
             continue
-        aten = re.search(r"# Original ATen: \[([^\]]*)\]", block)
+        aten = re.search(r"Original ATen: \[([^\]]*)\]", block)
         numels = sorted(re.findall(r"^\s+((?:x|y|z|r\w*)numel) = (\d+)", made[2], re.M))
         signature = re.search(r"'signature': \{([^}]*)\}", made[2])
         types = re.findall(r"'(?:in_out_ptr|in_ptr|out_ptr)\d+': '([^']*)'", signature[1]) if signature else []
         category = re.match(r"triton_(?:\w*?_)?(poi|red|per|tem|for|unk|spl)", made[1])
         ops = ",".join(sorted(o.strip() for o in aten[1].split(","))) if aten else ""
-        kernels[made[1]] = (
-            f"{category[1] if category else made[1]} [{ops}] {' '.join(f'{k}={v}' for k, v in numels)} {' '.join(types)}"
-        )
+        sizes = " ".join(f"{k}={v}" for k, v in numels)
+        kernels[made[1]] = f"{category[1] if category else made[1]} [{ops}] {sizes} {' '.join(types)}"
     body = re.sub(r"'''.*?'''", "", source, flags=re.S)
     found = [next(filter(None, m.groups())) for m in _CALL.finditer(body)]
     return [kernels.get(name, name) for name in found]
