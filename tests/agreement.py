@@ -180,9 +180,8 @@ def main() -> None:
             r = job.result()
             results.append(r)
             share = 100 * r["matched"] / r["total"] if r["total"] else 100.0
-            print(
-                f"{r['case']}  {r['matched']:4d} of {r['total']:4d}  {share:5.1f}%  {r['seconds']:6.1f} s  {r['error'][-160:]!r}"
-            )
+            counts = f"{r['matched']:4d} of {r['total']:4d}  {share:5.1f}%  {r['seconds']:6.1f} s"
+            print(f"{r['case']}  {counts}  {r['error'][-160:]!r} {r['gpu_error'][-160:]!r}")
             for line in r["differences"][:40]:
                 print("     ", line)
             sys.stdout.flush()

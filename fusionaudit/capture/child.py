@@ -113,12 +113,9 @@ def _setup(spec: PassSpec, finish: _Finish, facts: dict[str, Any]) -> Iterator[b
         if spec.name in ("compiled", "clean") and not deviceless:
             from fusionaudit.capture.compiling import mark_compilation, name_graph_calls
 
-            mark_compilation(ranges)
-            name_graph_calls(
-                ranges,
-                by_torch=spec.engine == "kineto",
-                inside=contextlib.nullcontext if recorder is None else recorder.inside_graph,
-            )
+            inside = contextlib.nullcontext if recorder is None else recorder.unrecorded
+            mark_compilation(ranges, inside=inside)
+            name_graph_calls(ranges, by_torch=spec.engine == "kineto", inside=inside)
         marker = CaptureMarker(ranges, recorder)
         marks.activate(marker)
         finish.add(marker.close)

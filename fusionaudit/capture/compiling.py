@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 from torch.utils._python_dispatch import _disable_current_modes
@@ -22,8 +22,11 @@ def graph_id(compile_id: Any, *, is_backward: bool, is_inference: bool) -> str:
     return f"{compile_id}/{kind}"
 
 
-def mark_compilation(ranges: Ranges) -> None:
-    """Open a range around everything that Dynamo compiles and Triton autotunes, on the thread that does it."""
+def mark_compilation(ranges: Ranges, *, inside: Callable[[], AbstractContextManager[None]]) -> None:
+    """Open a range around everything that Dynamo compiles and Triton autotunes, on the thread that does it.
+
+    ``inside`` is entered with it: what runs there (example inputs, cache flushes, benchmarks) is not the program's.
+    """
     from torch._dynamo.callback import callback_handler
 
     local = threading.local()
@@ -34,11 +37,14 @@ def mark_compilation(ranges: Ranges) -> None:
             return
         if not hasattr(local, "open"):
             local.open = []
-        local.open.append(ranges.push(COMPILE))
+        entered = ExitStack()
+        entered.enter_context(inside())
+        entered.callback(ranges.pop, ranges.push(COMPILE))
+        local.open.append(entered)
 
     def ended(args: Any = None) -> None:
         if not _is_recording(args) and getattr(local, "open", None):
-            ranges.pop(local.open.pop())
+            local.open.pop().close()
 
     if not hasattr(callback_handler, "register_start_callback"):
         raise AuditError("this torch has no compile callbacks", remedy="torch 2.9 to 2.14 are supported")

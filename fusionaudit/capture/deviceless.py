@@ -53,6 +53,7 @@ class DevicelessSession:
     def _enter(self) -> None:
         from fusionaudit.capture.attention import choose_attention
         from fusionaudit.capture.cuda_api import redirect_api
+        from fusionaudit.capture.cuda_composites import cuda_composites
         from fusionaudit.capture.eager_autocast import cuda_autocast
         from fusionaudit.capture.factories import allocate_on_cpu
         from fusionaudit.capture.lowering import Lowering
@@ -69,6 +70,7 @@ class DevicelessSession:
         allocate_on_cpu(patches, self.tensors)
         redirect_tensors(patches, self.tensors)
         choose_attention(patches, self.device, self.tensors)
+        cuda_composites(patches, self.tensors)
         cuda_autocast(patches, self.tensors)
         intercept_triton(patches, lambda name, tensors: self._opaque(f"triton.{name}", tensors))
         if recorder is not None:

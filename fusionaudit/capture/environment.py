@@ -109,6 +109,8 @@ def device_of(gpu: dict[str, Any]) -> Device:
     """The Device of torch's properties; datasheet rates are filled in where the name is a known target."""
     name = str(gpu.get("name") or "GPU")
     known = _known(name)
+    if known is not None and known.sm_count != gpu.get("multi_processor_count"):
+        known = None  # another variant of that GPU (PCIe for SXM): its rates differ
     clock, width = gpu.get("memory_clock_rate"), gpu.get("memory_bus_width")
     # Double data rate: two transfers a clock; the clock is in kHz, the width in bits.
     computed = 2 * int(clock) * 1000 * int(width) // 8 if clock and width else None
@@ -126,7 +128,7 @@ def device_of(gpu: dict[str, Any]) -> Device:
         shared_bytes_per_block_optin=gpu.get("shared_memory_per_block_optin"),
         l2_bytes=gpu.get("L2_cache_size"),
         memory_bytes=gpu.get("total_memory"),
-        peak_bandwidth_bytes_per_s=computed if known is None else known.peak_bandwidth_bytes_per_s or computed,
+        peak_bandwidth_bytes_per_s=computed if computed or known is None else known.peak_bandwidth_bytes_per_s,
         attainable_share=0.87 if known is None else known.attainable_share,
         peak_flops_per_s=None if known is None else known.peak_flops_per_s,
         arch=None if known is None else known.arch,

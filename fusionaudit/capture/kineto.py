@@ -25,7 +25,10 @@ class Profiled:
                 "the kineto engine needs a GPU that torch can use", remedy="use --engine deviceless on this machine"
             )
         # Shapes give attribution to captures without the recorder; stacks would cost more than the ops.
-        self._profile = profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True)
+        # acc_events only keeps torch from warning about cycles, of which there is one.
+        self._profile = profile(
+            activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True, acc_events=True
+        )
         self._profile.start()
 
     def stop(self) -> None:

@@ -10,6 +10,9 @@ from typing import Any
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STDLIB = tuple({os.path.abspath(sysconfig.get_paths()[k]) + os.sep for k in ("stdlib", "platstdlib")})
+_GENERATED = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
+"""Where Inductor writes its Python code in a capture; never the user's."""
+
 _LIBRARY_PARTS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _TORCH_PART = f"{os.sep}torch{os.sep}"
 
@@ -25,6 +28,8 @@ def classify(code: CodeType) -> int:
     if name.startswith(("<", _OWN)):
         return HIDDEN
     path = os.path.abspath(name)
+    if _GENERATED and path.startswith(_GENERATED):
+        return HIDDEN
     if any(part in path for part in _LIBRARY_PARTS):
         return HIDDEN if any(part.rstrip(os.sep) + _TORCH_PART in path for part in _LIBRARY_PARTS) else LIBRARY
     if path.startswith(_OWN) or any(path.startswith(prefix) for prefix in _STDLIB):

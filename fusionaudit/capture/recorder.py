@@ -157,7 +157,7 @@ class Recorder:
             result = func(*args, **kwargs)
         finally:
             self._ranges.pop(token)
-        if not self.enabled or self._graph_depth():
+        if not self.enabled or self._unrecorded_depth():
             return result
         outputs = tensors_of(result)
         record: dict[str, Any] = {
@@ -291,16 +291,17 @@ class Recorder:
         return "backward" if torch._C._current_graph_task_id() != -1 else "forward"
 
     @contextmanager
-    def inside_graph(self) -> Iterator[None]:
-        """Ops of this thread belong to a compiled graph: they get ranges, for their kernels' sake, but no record."""
-        self._local.graph = self._graph_depth() + 1
+    def unrecorded(self) -> Iterator[None]:
+        """Ops of this thread belong to a compiled graph or to compilation: they get ranges, for their kernels' sake,
+        but no record."""
+        self._local.unrecorded = self._unrecorded_depth() + 1
         try:
             yield
         finally:
-            self._local.graph -= 1
+            self._local.unrecorded -= 1
 
-    def _graph_depth(self) -> int:
-        depth: int = getattr(self._local, "graph", 0)
+    def _unrecorded_depth(self) -> int:
+        depth: int = getattr(self._local, "unrecorded", 0)
         return depth
 
     def graph_call(

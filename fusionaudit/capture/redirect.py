@@ -137,7 +137,7 @@ def redirect_tensors(patches: Patches, tensors: GpuTensors) -> None:
     base_to, base_device, base_is_cuda = base.to, base.device, base.is_cuda
 
     def stands_for_gpu(tensor: torch.Tensor) -> bool:
-        return type(tensor) in _PLAIN and tensors.tracking and not tracing() and tensors.holds(tensor)
+        return type(tensor) in _PLAIN and tensors.tracking and tensors.holds(tensor)
 
     def device(self: torch.Tensor) -> torch.device:
         real: torch.device = base_device.__get__(self)
