@@ -69,6 +69,7 @@ def test_deviceless_names_no_measured_time() -> None:
     text = printed(sum_abs("deviceless"))
     assert "measured" not in text
     assert "GPU time (predicted)" in text
+    assert "bandwidth" not in text
 
 
 def test_blocking_note_is_the_verdict() -> None:

@@ -83,7 +83,7 @@ def _kernel_track(p: dict[str, Any], line: Timeline, pid: int) -> list[Event]:
         args["writes"] = w.tensors_text(kernel["writes"], 8)
         if kernel["location"]:
             args["source"] = f"{w.plain(scrub_text(kernel['location']['file']))}:{kernel['location']['line']}"
-        if kernel["global_bytes"] and kernel["duration_ns"]:
+        if kernel["global_bytes"] and kernel["duration_ns"] and kernel["time_basis"] == "measured":
             args["bandwidth"] = w.format_rate(kernel["global_bytes"] / kernel["duration_ns"] * 1e9)
         tid = _stream_track(kernel)
         out.append(_slice(kernel["name"], "kernel", pid, tid, start, start + duration, args))

@@ -107,6 +107,12 @@ def comparison(document: Document) -> list[Measure]:
     out = []
     for key, label, show, basis_kind, less in _MEASURES:
         values = [c.value(key) for c in sides]
+        if key.startswith("bandwidth"):
+            # From a time that itself comes from the bytes, a bandwidth would only repeat the model.
+            values = [
+                v if c.p["per_step"].get("time_basis") == "measured" else None
+                for v, c in zip(values, sides, strict=True)
+            ]
         if all(v is None for v in values) or (key == "copies_and_fills" and not any(values)):
             continue
         basis_of = [_basis(c.source(key), basis_kind) for c in sides]

@@ -9,7 +9,8 @@ const KINDS = DATA.kinds.map((row, index) => {
   kind.passName = DATA.passes[kind.pass].name;
   kind.timeEach = kind.time === null ? null : kind.time / kind.count;
   kind.bytesEach = kind.bytes === null ? null : kind.bytes / kind.count;
-  kind.rate = kind.time && kind.bytes !== null ? kind.bytes / kind.time * 1e9 : null;
+  // A bandwidth from a time that itself comes from the bytes would only repeat the model.
+  kind.rate = DATA.passes[kind.pass].basis === "measured" && kind.time && kind.bytes !== null ? kind.bytes / kind.time * 1e9 : null;
   kind.tensors = kind.writes ? `${kind.reads} \u2192 ${kind.writes}` : kind.reads;
   return kind;
 });

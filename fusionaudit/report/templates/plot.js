@@ -86,11 +86,9 @@
   holder.addEventListener("blur", hideTip);
 
   if (shown.length) {
-    const bases = [...new Set(DATA.passes.map((pass) => pass.basis).filter(Boolean))];
     const without = KINDS.filter((kind) => !kind.rate && kind.bytesEach !== 0).length;
     const tiny = KINDS.length - usable.length - without;
-    note.textContent = `Times ${bases.join(" and ")}, bytes modelled. Area: time in the step.`
-      + (bases.includes("measured") ? "" : " The times come from a model, so this shows what to expect, not what was reached.")
+    note.textContent = "Times measured, bytes modelled. Area: time in the step."
       + (usable.length > shown.length ? ` The ${countText(shown.length)} kinds that take longest are drawn, of ${countText(usable.length)}.` : "")
       + (without ? ` ${countText(without)} kinds without bytes or time are not drawn.` : "")
       + (tiny ? ` Nor are ${countText(tiny)} that move less than 1 kB.` : "");
@@ -102,6 +100,7 @@
     new ResizeObserver(() => { if (Math.abs(holder.clientWidth - known) > 8) { known = holder.clientWidth; draw(); } }).observe(holder);
   } else {
     holder.removeAttribute("tabindex");
-    note.textContent = "No kernel has both bytes and a time.";
+    note.textContent = DATA.passes.some((pass) => pass.basis === "measured") ? "No kernel has both bytes and a time."
+      : "No GPU ran this: a bandwidth from predicted times would only repeat the model.";
   }
 }
