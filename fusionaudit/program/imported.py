@@ -81,8 +81,9 @@ def _inputs(op: RangeOp, dtype: str | None, aliases: dict[tuple[int, int], str])
     found = []
     for i, shape in enumerate(op.shapes):
         source = op.input_ops[i] if i < len(op.input_ops) else (0, -1)
-        known = source[1] >= 0
-        if not shape and not known:
+        # Without a shape it is a scalar or an option: torch reuses their addresses, so what "made" them is noise.
+        known = source[1] >= 0 and bool(shape)
+        if not shape:
             continue
         kind = op.dtypes[i] if i < len(op.dtypes) and op.dtypes[i] else dtype
         kind = _TRACE_DTYPES.get(kind or "", kind)
@@ -92,12 +93,14 @@ def _inputs(op: RangeOp, dtype: str | None, aliases: dict[tuple[int, int], str])
 
 
 def imported_ops(activities: Sequence[Activity], ranges: Sequence[RangeOp] = ()) -> dict[int, Op]:
-    """Ops by id for the activities of one step; ``ranges`` are all op ranges of the trace (views that launch nothing)."""
+    """Ops by id for the activities of one step; ``ranges`` are all op ranges, also of views that launch nothing."""
     every = {r.op_id: r for r in ranges}
     dtypes: dict[int, str] = {}
+    launched: set[int] = set()
     for activity in activities:
         if activity.op is not None:
             every.setdefault(activity.op.op_id, activity.op)
+            launched.add(activity.op.op_id)
             dtype = kernel_dtype(activity.name)
             if dtype is not None:
                 dtypes.setdefault(activity.op.op_id, dtype)
@@ -112,6 +115,11 @@ def imported_ops(activities: Sequence[Activity], ranges: Sequence[RangeOp] = ())
         if (_IN_PLACE.match(op.name) or op.name in VIEWS) and op.input_ops and op.input_ops[0][1] >= 0:
             source = op.input_ops[0]
             aliases[(op_id, 0)] = aliases.get(source, f"op{source[0]}:{source[1]}")
+    # What a composite op gives back is what the last op that launched below it made (_to_copy > copy_, matmul > mm).
+    for op_id in sorted(i for i in launched if i in every):
+        own = aliases.get((op_id, 0), f"op{op_id}:0")
+        for parent in every[op_id].parents:
+            aliases[(parent, 0)] = own
     out: dict[int, Op] = {}
     for op_id in {a.op.op_id for a in activities if a.op is not None}:
         op, dtype = every[op_id], dtypes.get(op_id)

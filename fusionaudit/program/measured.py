@@ -280,11 +280,13 @@ def measured_pass(
     if extra:
         notes.append(Note(kind="unknown-bytes", text=f"{name}: bytes of {extra} launches in graphs are not known"))
     span, idle = _span_and_idle(activities, found) if activities else (None, None)
-    window = (chosen[0].launch_start_ns or chosen[0].start_ns, chosen[-1].end_ns) if chosen else (0, 0)
+    # A wait after the last launch of the step is the script's end or the next step's business.
+    begin = (chosen[0].launch_start_ns or chosen[0].start_ns) if chosen else 0
+    end = (chosen[-1].launch_end_ns or chosen[-1].start_ns) if chosen else 0
     syncs = tuple(
         HostSync(name=s.name, duration_ns=s.end_ns - s.start_ns, location=_sync_location(s.op, recorded))
         for s in trace.syncs
-        if window[0] <= s.start_ns <= window[1]
+        if begin <= s.start_ns <= end
     )
     return Pass(
         name=name, engine=engine, kernels=tuple(kernels), ops=tuple(ops[i] for i in sorted(ops)), syncs=syncs,

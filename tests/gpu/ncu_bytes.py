@@ -30,60 +30,63 @@ def short(name: str) -> str:
     return re.sub(r"\W+", "", name.replace("void ", "", 1))[:90]
 
 
-def ncu(script: Path, mode: str) -> list[dict[str, Any]]:
-    """Kernels of one step in order: name, read and written bytes."""
+def ncu(scripts: list[Path], mode: str) -> dict[str, list[dict[str, Any]]]:
+    """Kernels of one step of each script in order: name, read and written bytes."""
     command = [
         "ncu", "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none", "--profile-from-start",
-        "off", "--metrics", ",".join(METRICS), sys.executable, str(HERE / "step_runner.py"), str(script), mode,
+        "off", "--metrics", ",".join(METRICS), sys.executable, str(HERE / "step_runner.py"), mode, *map(str, scripts),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     start = done.stdout.find('"ID"')
     if start < 0:
-        raise RuntimeError((done.stdout + done.stderr)[-300:])
-    rows = list(csv.DictReader(io.StringIO(done.stdout[start:])))[1:]
-    return [
-        {
-            "name": row["Kernel Name"],
-            "read": round(float(row[METRICS[0]].replace(",", ""))) * 32,
-            "write": round(float(row[METRICS[1]].replace(",", ""))) * 32,
-        }
-        for row in rows
-    ]
+        raise RuntimeError((done.stdout + done.stderr)[-600:])
+    out: dict[str, list[dict[str, Any]]] = {}
+    names = iter(scripts)
+    current: list[dict[str, Any]] = []
+    for row in list(csv.DictReader(io.StringIO(done.stdout[start:])))[1:]:
+        if "arange" in row["Kernel Name"] and len(out) < len(scripts):
+            current = out.setdefault(next(names).stem, [])
+            continue
+        read, write = (round(float(row[m].replace(",", ""))) * 32 for m in METRICS)
+        current.append({"name": row["Kernel Name"], "read": read, "write": write})
+    return out
 
 
-def audit(script: Path, mode: str, folder: Path) -> list[dict[str, Any]]:
-    """Kernels of the steady step with the model's bytes."""
-    name = "eager" if mode == "eager" else "compiled"
+def audit(script: Path, folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Kernels of the steady step with the model's bytes, by mode."""
     command = [
-        sys.executable, "-m", "fusionaudit.cli", "run", "--engine", "kineto", "--passes", name, "--no-html", "--no-verify",
-        "--format", "json", "--quiet", "--out", str(folder / f"{script.stem}_{mode}"), str(script), "cuda", mode,
+        sys.executable, "-m", "fusionaudit.cli", "run", "--engine", "kineto", "--passes", "eager,compiled", "--no-html",
+        "--no-verify", "--format", "json", "--quiet", "--out", str(folder / script.stem), str(script), "cuda", "compile",
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400)
-    document = json.loads(done.stdout)
-    passes = [p for p in document["passes"] if p["name"] == name]
-    return [k for k in passes[0]["kernels"] if k["category"] not in ("memcpy", "memset")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    if not done.stdout.strip():
+        raise RuntimeError(done.stderr[-300:])
+    passes = {p["name"]: p["kernels"] for p in json.loads(done.stdout)["passes"]}
+    return {
+        mode: [k for k in passes.get(name, []) if k["category"] not in ("memcpy", "memset")]
+        for mode, name in (("eager", "eager"), ("compile", "compiled"))
+    }
 
 
-def compare(script: Path, mode: str, folder: Path) -> list[dict[str, Any]]:
-    try:
-        ours, theirs = audit(script, mode, folder), ncu(script, mode)
-    except Exception as error:
-        return [{"script": script.stem, "mode": mode, "failed": f"{type(error).__name__}: {error}"[-300:]}]
-    matcher = difflib.SequenceMatcher(a=[short(k["name"]) for k in ours], b=[short(k["name"]) for k in theirs], autojunk=False)
+def compare(script: str, mode: str, ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row a kernel that both have, matched in order by name, and one row of counts."""
+    matcher = difflib.SequenceMatcher(
+        a=[short(k["name"]) for k in ours], b=[short(k["name"]) for k in theirs], autojunk=False
+    )
     rows: list[dict[str, Any]] = []
     for block in matcher.get_matching_blocks():
         for i in range(block.size):
             mine, real = ours[block.a + i], theirs[block.b + i]
             rows.append(
                 {
-                    "script": script.stem, "mode": mode, "kernel": mine["name"][:80], "ops": mine["ops"][:6],
+                    "script": script, "mode": mode, "kernel": mine["name"][:80], "ops": mine["ops"][:6],
                     "category": mine["category"], "model_read": mine["read_bytes"], "model_write": mine["write_bytes"],
                     "reread": mine["reread_bytes"], "ncu_read": real["read"], "ncu_write": real["write"],
                     "shapes": mine["shapes"][:6],
                 }
             )  # fmt: skip
     matched = sum(b.size for b in matcher.get_matching_blocks())
-    rows.append({"script": script.stem, "mode": mode, "ours": len(ours), "ncu": len(theirs), "matched": matched})
+    rows.append({"script": script, "mode": mode, "ours": len(ours), "ncu": len(theirs), "matched": matched})
     return rows
 
 
@@ -98,9 +101,14 @@ def error_of(row: dict[str, Any]) -> float | None:
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    memory = [r for r in rows if "kernel" in r and r["category"] not in ("matmul", "convolution", "attention", "template")]
+    memory = [
+        r for r in rows if "kernel" in r and r["category"] not in ("matmul", "convolution", "attention", "template")
+    ]
     out: dict[str, Any] = {}
-    for label, chosen in (("all", [r for r in rows if "kernel" in r]), ("without matmul, convolution, attention", memory)):
+    for label, chosen in (
+        ("all", [r for r in rows if "kernel" in r]),
+        ("without matmul, convolution, attention", memory),
+    ):
         errors = sorted(abs(e) for e in map(error_of, chosen) if e is not None)
         large = [r for r in chosen if r["ncu_read"] + r["ncu_write"] >= LEAST_BYTES]
         if errors:
@@ -115,9 +123,19 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     out, scripts = Path(sys.argv[1]), [Path(a) for a in sys.argv[2:]]
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(5) as pool:
-        jobs = [pool.submit(compare, s, mode, Path(folder)) for s in scripts for mode in ("eager", "compile")]
-        rows = [row for job in jobs for row in job.result()]
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(12) as pool:
+        audits = {s.stem: pool.submit(audit, s, Path(folder)) for s in scripts}
+        models: dict[str, dict[str, list[dict[str, Any]]]] = {}
+        for name, job in audits.items():
+            try:
+                models[name] = job.result()
+            except Exception as error:
+                rows.append({"script": name, "failed": f"{type(error).__name__}: {error}"[-300:]})
+    for mode in ("eager", "compile"):
+        counters = ncu(scripts, mode)
+        for name, model in models.items():
+            rows += compare(name, mode, model[mode], counters.get(name, []))
     result = {"summary": summary(rows), "rows": rows}
     out.write_text(json.dumps(result) + "\n")
     for row in rows:
