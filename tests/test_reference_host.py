@@ -7,10 +7,10 @@ import subprocess
 
 import pytest
 import torch
+from fusionaudit.reference_kernels.registry import REFERENCES
 from host_emulation import HostLaunch
 from reference_cases import CHAINS, record
 
-from fusionaudit.reference_kernels.registry import REFERENCES
 from fusionaudit.verify.bench import check_reference
 from fusionaudit.verify.chain_source import decompose, generate, offset_of, position_type
 from fusionaudit.verify.reference import check_kernel, make_subject
@@ -93,7 +93,8 @@ def test_positions_above_two_to_the_31(sizes, tmp_path):
         kind = position_type(count)
         lines = " ".join(decompose("i", sizes, "d", kind))
         checks.append(
-            f"{{ const {kind} i = {kind}({index}ll); {lines} if ({offset_of(strides, 'd')} != {expected}ll) return 1; }}"
+            f"{{ const {kind} i = {kind}({index}ll); {lines}"
+            f" if ({offset_of(strides, 'd')} != {expected}ll) return 1; }}"
         )
     source = tmp_path / "a.cpp"
     source.write_text("using index_t = long long; int main() {" + "\n".join(checks) + " return 0; }")

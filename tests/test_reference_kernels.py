@@ -8,9 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from fusionaudit.reference_kernels.registry import REFERENCES
 
 from fusionaudit.errors import AuditError
-from fusionaudit.reference_kernels.registry import REFERENCES
 from fusionaudit.verify import compile as compiling
 from fusionaudit.verify.compile import CompileError, compile_kernels, inline_headers, parse_resources, read_source
 
@@ -97,7 +97,7 @@ def test_compiler_error_is_one_line(tmp_path):
 
 def test_missing_cub_headers_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(compiling, "cccl_include", lambda: None)
-    with pytest.raises(AuditError, match="CUB headers not found.*gpu"):
+    with pytest.raises(AuditError, match=r"CUB headers not found.*gpu"):
         compile_kernels(read_source("sum_abs.cu"), ["sum_abs<float, 512, 4, 4, 1>"], "sm_90", cache=tmp_path)
 
 

@@ -90,7 +90,11 @@ def combine(found: list[Verification]) -> Verification:
         verdict=verdict,
         max_error=max(errors, default=None),
         details={**(worst or found[0]).details, "times_per_step": len(found)},
-        **{n: total(n) for n in ("baseline_ns", "reference_ns", "compile_ns", "cuda_graph_ns", "saving_ns")},
+        baseline_ns=total("baseline_ns"),
+        reference_ns=total("reference_ns"),
+        compile_ns=total("compile_ns"),
+        cuda_graph_ns=total("cuda_graph_ns"),
+        saving_ns=saving,
     )
 
 

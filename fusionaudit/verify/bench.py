@@ -14,7 +14,16 @@ from fusionaudit.reference_kernels.reference import Reference, Tensors
 from fusionaudit.reference_kernels.registry import REFERENCES
 from fusionaudit.tensors import Tensor
 from fusionaudit.verify.check import Check, compare
-from fusionaudit.verify.timing import Run, Timing, capture_graph, copy_bandwidth, host_launch_ns, interleaved
+from fusionaudit.verify.cuda_compute import PATTERNS
+from fusionaudit.verify.timing import (
+    Run,
+    Timing,
+    capture_graph,
+    copy_bandwidth,
+    first_line,
+    host_launch_ns,
+    interleaved,
+)
 
 DECIDES = {
     "naive": "nobody: a kernel an op",
@@ -27,11 +36,11 @@ DECIDES = {
 Row = dict[str, Any]
 
 
-class _Bytes(TorchDispatchMode):
+class _Bytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Bytes that the ops of an eager run move, by the byte model: distinct elements read and written."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.total = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -62,7 +71,8 @@ def naive_bytes(reference: Reference, inputs: Tensors) -> int:
     """Bytes through global memory of the eager form."""
     with _Bytes() as mode, torch.no_grad():
         reference.eager(*inputs)
-    return mode.total
+    total: int = mode.total
+    return total
 
 
 def widened(inputs: Tensors) -> Tensors:
@@ -137,18 +147,25 @@ def versions_of(reference: Reference, launch: Any, inputs: Tensors) -> tuple[dic
     out["reference"] = lambda: reference.fused(launch, *inputs)
     for name, variant in reference.variants.items():
         out["persistent" if name == "persistent" else f"reference:{name}"] = _bound(variant, launch, inputs)
-    torch._dynamo.reset()
-    compiled = torch.compile(reference.eager, dynamic=False)
+    torch._dynamo.reset()  # type: ignore[no-untyped-call]
+    compiled: Any = torch.compile(reference.eager, dynamic=False)
     try:
         compiled(*inputs)
         out["compile"] = lambda: compiled(*inputs)
     except Exception as error:  # whatever dynamo and Inductor raise, the table goes on
-        missing["compile"] = f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"
+        missing["compile"] = f"{type(error).__name__}: {first_line(error)}"
+    if reference.name in PATTERNS:
+        try:
+            out["cuda_compute"] = PATTERNS[reference.name](*inputs)
+            out["cuda_compute"]()
+        except Exception as error:  # its own compiler may raise anything, the table goes on
+            out.pop("cuda_compute", None)
+            missing["cuda_compute"] = first_line(error)
     try:
         out["cuda_graph"], keep = capture_graph(out["naive"])
         kept.append(keep)
     except RuntimeError as error:
-        missing["cuda_graph"] = str(error).splitlines()[0][:160]
+        missing["cuda_graph"] = first_line(error)
     return out, missing, kept
 
 
@@ -169,7 +186,7 @@ def bench_one(
         torch.cuda.empty_cache()
         return [{**head, "version": "reference", "problem": "out of memory"}]
     except (AuditError, RuntimeError, ValueError) as error:
-        return [{**head, "version": "reference", "problem": str(error).splitlines()[0]}]
+        return [{**head, "version": "reference", "problem": first_line(error)}]
 
 
 def _bench_one(
@@ -247,8 +264,9 @@ def bench(
     unknown = [p for p in patterns or () if p not in REFERENCES]
     if unknown:
         raise AuditError(f"unknown pattern {unknown[0]!r}", remedy=f"one of: {', '.join(REFERENCES)}")
-    chosen = [getattr(torch, d, None) for d in dtypes or ("float32",)]
-    if not all(isinstance(d, torch.dtype) for d in chosen):
+    named = [getattr(torch, d, None) for d in dtypes or ("float32",)]
+    chosen = [d for d in named if isinstance(d, torch.dtype)]
+    if len(chosen) < len(named):
         raise AuditError(f"unknown dtype in {', '.join(dtypes or ())}", remedy="for example float32, bfloat16, float16")
     launch = GpuLaunch() if launch is None else launch
     bandwidth = statistics.median(copy_bandwidth() for _ in range(3))

@@ -69,9 +69,9 @@ def main() -> int:
         key = f"{r['pattern']:<20} {r['dtype']:<8} {r['n']:>10} {r['version']:<17}"
         if "time_ns" in r:
             share = "   -" if r["copy_share"] is None else f"{r['copy_share']:4.0%}"
-            print(
-                f"{key} {r['kernels'] or 0:>3}k {r['time_ns'] / 1e3:>9.1f}us {share} x{r['speedup']:<6.2f} host {r['host_ns'] / 1e3:>6.1f}us {'' if r['correct'] in (True, None) else 'WRONG'}"
-            )
+            wrong = "" if r["correct"] in (True, None) else "WRONG"
+            figures = f"{r['kernels'] or 0:>3}k {r['time_ns'] / 1e3:>9.1f}us {share} x{r['speedup']:<6.2f}"
+            print(f"{key} {figures} host {r['host_ns'] / 1e3:>6.1f}us {wrong}")
         else:
             print(f"{key} {r['problem'][:90]}")
     bad = failures(result["rows"])

@@ -172,10 +172,10 @@ def build_chain(ops: Sequence[Op], leaves: Callable[[str], bool]) -> ChainProgra
         over = next((found for way in builder.maps(op.inputs[0].shape) if (found := way(marks)) is not None), None)
         if over is None:
             raise UnsupportedChainError(f"{op.name} reduces over part of a dimension")
-        found = frozenset(i for i, mark in enumerate(over) if mark or (space[i] == 1 and len(dims) == len(space)))
-        if reduced is not None and found != reduced:
+        these = frozenset(i for i, mark in enumerate(over) if mark or (space[i] == 1 and len(dims) == len(space)))
+        if reduced is not None and these != reduced:
             raise UnsupportedChainError("two reductions over different dimensions need two kernels")
-        reduced = found
+        reduced = these
     builder = ChainBuilder(space, reduced or frozenset())
     for op in work:
         translate(builder, op)

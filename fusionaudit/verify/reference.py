@@ -21,7 +21,7 @@ from fusionaudit.verify.chain_source import GeneratedKernel, generate
 from fusionaudit.verify.check import Check, compare
 from fusionaudit.verify.generated import prepare
 from fusionaudit.verify.replay import Replay, build_replay, call, draw_buffers, view
-from fusionaudit.verify.timing import Run, Timing, capture_graph, interleaved
+from fusionaudit.verify.timing import Run, Timing, capture_graph, first_line, interleaved
 
 CLEAR_GAIN = 0.03
 """A version has to be 3% faster to count as faster: twice the spread of repeated medians seen on an H200."""
@@ -112,12 +112,12 @@ def time_versions(
             compiled(*inputs)
         versions["compile"] = lambda: compiled(*inputs)
     except Exception as error:  # whatever dynamo and Inductor raise, the audit goes on
-        missing["compile"] = f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"
+        missing["compile"] = f"{type(error).__name__}: {first_line(error)}"
     kept: Any = None
     try:
         versions["cuda_graph"], kept = capture_graph(versions["eager"])
     except RuntimeError as error:
-        missing["cuda_graph"] = str(error).splitlines()[0][:160]
+        missing["cuda_graph"] = first_line(error)
     with torch.no_grad():
         timings = {state: interleaved(versions, cold=state == "cold", budget_s=0.5) for state in ("cold", "warm")}
     del kept
@@ -133,6 +133,8 @@ def verify_ops(all_ops: Sequence[Op], op_ids: Sequence[int], launch: Any) -> Ver
         return Verification(verdict="inconclusive", reason="out of memory on this GPU")
     except AuditError as error:
         return Verification(verdict="inconclusive", reason=str(error))
+    except Exception as error:  # the driver's errors and torch's: said on the finding, the audit goes on
+        return Verification(verdict="inconclusive", reason=f"{type(error).__name__}: {first_line(error)}")
 
 
 def _verify(all_ops: Sequence[Op], op_ids: Sequence[int], launch: Any) -> Verification:

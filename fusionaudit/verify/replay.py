@@ -13,6 +13,7 @@ from fusionaudit.errors import AuditError
 from fusionaudit.tensors import Tensor
 from fusionaudit.trace.schema import Op
 from fusionaudit.verify.chain import UnsupportedChainError
+from fusionaudit.verify.timing import first_line
 
 Key = tuple[Any, ...]
 RANDOM = ("dropout", "bernoulli", "rand", "normal", "uniform", "exponential", "multinomial")
@@ -132,7 +133,8 @@ def _returns_list(name: str) -> bool:
 
 
 def _after_placeholders(graph: torch.fx.Graph) -> torch.fx.Node:
-    return next(node for node in graph.nodes if node.op != "placeholder")
+    found: torch.fx.Node = next(node for node in graph.nodes if node.op != "placeholder")
+    return found
 
 
 def extent(tensor: Tensor) -> int:
@@ -191,4 +193,4 @@ def call(
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        raise AuditError(f"the recorded ops cannot be run again: {str(error).splitlines()[0]}") from None
+        raise AuditError(f"the recorded ops cannot be run again: {first_line(error)}") from None

@@ -16,6 +16,12 @@ FLUSH_NS = 60_000
 """About what one flush takes on an H200 (twice 60 MB of L2 written at 4 TB/s, rounded up)."""
 
 
+def first_line(error: BaseException) -> str:
+    """An exception as one short line."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    return lines[0][:160]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Timing:
     """Median and spread (10th to 90th percentile) of one call, ns on the device; ``count`` calls."""
@@ -64,7 +70,7 @@ def interleaved(
                 flush.fill_(done % 251)
             if not cold:
                 run()
-            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             start.record()
             run()
             stop.record()
@@ -88,7 +94,7 @@ def _timing(times: list[float]) -> Timing:
 
 def capture_graph(run: Run) -> tuple[Run, Any]:
     """A CUDA graph of one call: (replay, the captured result). Raises RuntimeError where it cannot be captured."""
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(2):

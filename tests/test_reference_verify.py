@@ -1,0 +1,217 @@
+"""Verdicts, comparisons and the verification of an audit, with measured times stood in for (no GPU)."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+import torch
+from host_emulation import HostLaunch
+from reference_cases import CHAINS, record
+from rich.console import Console
+
+from fusionaudit.errors import AuditError
+from fusionaudit.findings import Verification
+from fusionaudit.report.document import _op
+from fusionaudit.tensors import Tensor
+from fusionaudit.trace.schema import Op
+from fusionaudit.verify import reference
+from fusionaudit.verify.audit import combine, executions, verify_audit
+from fusionaudit.verify.bench import bench
+from fusionaudit.verify.bench_all import failures
+from fusionaudit.verify.bench_table import render_bench
+from fusionaudit.verify.chain import refit, right_align
+from fusionaudit.verify.check import compare, tolerance_of
+from fusionaudit.verify.reference import judge, make_subject
+from fusionaudit.verify.timing import Timing
+
+
+def timing(median: int, spread: int = 10) -> Timing:
+    return Timing(median_ns=median, low_ns=median - spread, high_ns=median + spread, count=20)
+
+
+def document(name: str, *, rule: str = "FA101", times: int = 1) -> dict:
+    ops = [_op(op) for op in record(*CHAINS[name]())]
+    ids = [op["id"] for op in ops]
+    finding = {
+        "rule": rule, "pass": "eager", "message": "m", "ops": [op["name"] for op in ops], "op_ids": ids,
+        "evidence": {"times": times}, "verification": None,
+    }  # fmt: skip
+    other = {**finding, "rule": "FA204", "op_ids": []}
+    return json.loads(json.dumps({"passes": [{"name": "eager", "ops": ops}], "findings": [finding, other]}))
+
+
+@pytest.fixture
+def times(monkeypatch):
+    """Stands in for the clock: set the times of the versions."""
+    found = {"eager": timing(1000), "reference": timing(400)}
+    monkeypatch.setattr(reference, "time_versions", lambda *_: ({"cold": found, "warm": found}, {}))
+    return found
+
+
+def test_confirmed_finding_of_an_audit(times, tmp_path):
+    said = []
+    out = verify_audit(document("scale_bias_relu"), progress=said.append, launch=HostLaunch(tmp_path))
+    check = out["findings"][0]["verification"]
+    assert check["verdict"] == "confirmed"
+    assert (check["baseline_ns"], check["reference_ns"], check["saving_ns"]) == (1000, 400, 600)
+    assert check["max_error"] < 1e-5
+    assert check["reference"] == "elementwise"
+    assert out["findings"][1]["verification"] is None
+    assert said == ["verify 1 of 1: FA101 m"]
+
+
+def test_refuted_finding_goes_to_the_end(times, tmp_path):
+    times["reference"] = timing(1100)
+    out = verify_audit(document("scale_bias_relu"), launch=HostLaunch(tmp_path))
+    assert [f["rule"] for f in out["findings"]] == ["FA204", "FA101"]
+    assert out["findings"][1]["verification"]["verdict"] == "refuted"
+    assert "not faster" in out["findings"][1]["verification"]["reason"]
+
+
+def test_wrong_reference_is_said_and_never_timed(times, tmp_path):
+    launch = HostLaunch(
+        tmp_path, lambda text: text.replace("y0.item[v] = narrow<float>(", "y0.item[v] = narrow<float>(1.01f * ")
+    )
+    check = verify_audit(document("scale_bias_relu"), launch=launch)["findings"][0]["verification"]
+    assert check["verdict"] == "inconclusive"
+    assert check["reason"].startswith("wrong result: output 0: relative error 1.0")
+    assert check["baseline_ns"] is None
+
+
+def test_compile_error_is_said(times, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise reference.AuditError("kernel does not compile for sm_90: boom")
+
+    monkeypatch.setattr(HostLaunch, "__call__", refuse)
+    check = verify_audit(document("scale_bias_relu"), launch=HostLaunch(tmp_path))["findings"][0]["verification"]
+    assert (check["verdict"], check["reason"]) == ("inconclusive", "kernel does not compile for sm_90: boom")
+
+
+def test_out_of_memory_is_said(times, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr(reference, "draw_buffers", full)
+    check = verify_audit(document("scale_bias_relu"), launch=HostLaunch(tmp_path))["findings"][0]["verification"]
+    assert (check["verdict"], check["reason"]) == ("inconclusive", "out of memory on this GPU")
+
+
+def test_unsupported_op_is_said_and_torch_compile_still_counts(times, tmp_path):
+    del times["reference"]
+    times["compile"] = timing(500)
+    x, y = Tensor.contiguous((8, 8), "float32", "x"), Tensor.contiguous((8, 8), "float32", "y")
+    op = Op(id=0, name="aten.cumsum.default", inputs=(x,), outputs=(y,), arguments=({"tensor": 0}, 1))
+    check = reference.verify_ops([op], [0], HostLaunch(tmp_path))
+    assert check.verdict == "confirmed"
+    assert check.reference is None
+    assert "no fused form is known for aten.cumsum.default" in check.details["no_reference"]
+    times.pop("compile")
+    assert reference.verify_ops([op], [0], HostLaunch(tmp_path)).verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "why"),
+    [
+        ("aten.native_dropout.default", ({"tensor": 0}, 0.5, True), "random|no fused form"),
+        ("aten.gone.default", ({"tensor": 0},), "not an operator"),
+    ],
+)
+def test_ops_that_cannot_be_run_again(name, arguments, why, times, tmp_path):
+    x, y = Tensor.contiguous((8,), "float32", "x"), Tensor.contiguous((8,), "float32", "y")
+    check = reference.verify_ops(
+        [Op(id=0, name=name, inputs=(x,), outputs=(y,), arguments=arguments)], [0], HostLaunch(tmp_path)
+    )
+    assert check.verdict == "inconclusive"
+    assert __import__("re").search(why, check.reason)
+
+
+def test_a_value_that_is_read_later_leaves_the_chain():
+    ops = record(lambda x: (lambda y: (y * 2, y.cumsum(0)))(x.abs()), torch.randn(64))
+    subject = make_subject(ops, [op.id for op in ops if "cumsum" not in op.name], sm_count=2)
+    assert {p.tensor.storage for p in subject.program.outputs} == {ops[0].outputs[0].storage, ops[1].outputs[0].storage}
+    alone = make_subject(ops[:2], [op.id for op in ops[:2]], sm_count=2)
+    assert [p.tensor.storage for p in alone.program.outputs] == [ops[1].outputs[0].storage]
+
+
+def test_executions_of_a_finding_are_taken_apart():
+    finding = {"op_ids": [1, 2, 7, 8], "ops": ["a", "b"], "evidence": {"times": 2}}
+    assert executions(finding) == [[1, 2], [7, 8]]
+    assert executions({**finding, "evidence": {}}) == [[1, 2, 7, 8]]
+
+
+def test_combined_executions_add_up():
+    one = Verification(verdict="confirmed", reason="r", baseline_ns=10, reference_ns=4, saving_ns=6)
+    lost = Verification(verdict="refuted", reason="s", baseline_ns=10, reference_ns=11, saving_ns=-1)
+    assert combine([one, one]).saving_ns == 12
+    assert (combine([one, lost]).verdict, combine([one, lost]).saving_ns) == ("confirmed", 5)
+    assert combine([one, Verification(verdict="inconclusive", reason="oom")]).reason == "oom"
+
+
+def test_verdicts():
+    assert judge({"eager": timing(1000), "reference": timing(500)})[0] == "confirmed"
+    assert judge({"eager": timing(1000), "reference": timing(1200), "compile": timing(500)})[0] == "confirmed"
+    assert judge({"eager": timing(1000), "reference": timing(990)})[0] == "refuted"
+    assert judge({"eager": timing(1000, 300), "reference": timing(900, 300)})[0] == "inconclusive"
+    assert judge({"eager": timing(1000), "compile": timing(990)}, "no form")[0] == "inconclusive"
+    assert judge({"eager": timing(1000)}, "no form")[0] == "inconclusive"
+
+
+def test_comparison():
+    good = torch.randn(1000, dtype=torch.float64)
+    assert compare([good.float()], [good]).ok
+    assert not compare([good.float() * 1.001], [good]).ok
+    assert not compare([torch.where(torch.arange(1000) == 999, torch.nan, good.float())], [good]).ok
+    assert not compare([torch.where(torch.arange(1000) == 999, 0.0, good.float())], [good + 1]).ok
+    spoiled = good.float()
+    spoiled[7] += 0.01
+    assert not compare([spoiled], [good]).ok
+    infinite = torch.tensor([float("inf"), float("nan"), 1.0])
+    assert compare([infinite], [infinite.double()]).ok
+    assert not compare([torch.tensor([1, 2, 3])], [torch.tensor([1, 2, 4])]).ok
+    # A program whose own rounding is worse than the tolerance sets the measure.
+    assert compare([good.float() * 1.001], [good], [good.float() * 1.0009]).ok
+    assert tolerance_of(torch.bfloat16, 1 << 20) < 0.02
+    assert tolerance_of(torch.float32, 1 << 20) < 1e-5
+
+
+def test_strides_over_a_space():
+    assert right_align((5, 1), (1, 1), (3, 5, 4)) == (0, 1, 0)
+    assert right_align((5,), (1,), (3, 4)) is None
+    assert refit((6, 4), (4, 1), (2, 3, 4)) == (12, 4, 1)
+    assert refit((2, 3, 4), (12, 4, 1), (6, 4)) == (4, 1)
+    assert refit((2, 3, 4), (1, 8, 2), (6, 4)) is None
+    assert refit((1, 6), (9, 1), (6, 1)) == (1, 0)
+
+
+def test_what_must_hold_is_checked():
+    row = {"pattern": "sum_abs", "dtype": "float32", "n": 1 << 28, "version": "reference", "time_ns": 300_000,
+           "ideal_bytes": 1 << 30, "copy_share": 0.96, "speedup": 3.0, "limit": "", "problem": ""}  # fmt: skip
+    assert len(failures([row])) == 2
+    assert failures([{**row, "copy_share": 0.98, "speedup": 3.2}]) == []
+    slow = {**row, "version": "compile", "time_ns": 200_000}
+    assert "torch.compile" in failures([{**row, "copy_share": 0.98, "speedup": 3.2}, slow])[0]
+
+
+def test_table_fits_80_columns():
+    row = {"pattern": "sum_abs", "dtype": "float32", "n": 1 << 28, "version": "reference:atomic", "kernels": 1,
+           "intermediate_bytes": 3 << 30, "global_bytes": 3 << 30, "time_ns": 123_456_789,
+           "bandwidth_bytes_per_s": 10**12,
+           "copy_share": 0.987, "speedup": 3.05, "host_ns": 123_456, "deterministic": True, "problem": ""}  # fmt: skip
+    broken = {"pattern": "sum_abs", "dtype": "float32", "n": 1 << 28, "version": "compile", "problem": "x" * 60}
+    result = {"device": "NVIDIA H200", "torch": "2.11", "copy_bandwidth_bytes_per_s": 4.3e12, "rows": [row, broken]}
+    out = io.StringIO()
+    render_bench(result, Console(file=out, width=80))
+    assert max(map(len, out.getvalue().splitlines())) <= 80
+    assert "…" not in out.getvalue()
+
+
+def test_bench_names_what_it_knows():
+    with pytest.raises(AuditError, match=r"unknown pattern 'sofmax'.*softmax"):
+        bench(["sofmax"])
+    with pytest.raises(AuditError, match="unknown dtype"):
+        bench(["softmax"], dtypes=["float33"])
+    if not torch.cuda.is_available():
+        with pytest.raises(AuditError, match="no CUDA device"):
+            bench(["softmax"])
