@@ -147,7 +147,7 @@ def versions_of(reference: Reference, launch: Any, inputs: Tensors) -> tuple[dic
     out["reference"] = lambda: reference.fused(launch, *inputs)
     for name, variant in reference.variants.items():
         out["persistent" if name == "persistent" else f"reference:{name}"] = _bound(variant, launch, inputs)
-    torch._dynamo.reset()  # type: ignore[no-untyped-call]
+    torch._dynamo.reset()
     compiled: Any = torch.compile(reference.eager, dynamic=False)
     try:
         compiled(*inputs)

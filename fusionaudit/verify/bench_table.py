@@ -35,7 +35,6 @@ def render_bench(result: dict[str, Any], console: Console) -> None:
         group = [r for r in rows if (r["pattern"], r["dtype"], r["n"]) == key]
         title = f"{key[0]}  {key[1]}  n = {key[2]:,}"
         table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
-        )
         columns = ("version", "kernels", "buffer", "bytes", "us", "TB/s", "copy", "x", "host us", "bits")
         for name in columns:
             table.add_column(name, justify="left" if name == "version" else "right", no_wrap=True)

@@ -39,7 +39,9 @@ class GpuLaunch:
         self.arch = f"sm_{properties.major}{properties.minor}"
         self.sm_count = properties.multi_processor_count
         self.l2_bytes: int = properties.L2_cache_size
-        self.shared_bytes_per_block: int = self._device.properties.max_shared_memory_per_block_optin
+        self.shared_bytes_per_block: int = getattr(
+            properties, "shared_memory_per_block_optin", properties.shared_memory_per_block
+        )
         self.poison = False
         self._tickets: torch.Tensor | None = None
         self.device = torch.device("cuda", index)
