@@ -15,8 +15,9 @@ import click
 from fusionaudit import __version__
 from fusionaudit.cli_guard import PASS_THROUGH, add_guard_commands
 from fusionaudit.errors import EXIT_ERROR, AuditError
+from fusionaudit.report.formats import TEXT_FORMATS, rendered
 
-FORMATS = ("console", "json", "html", "markdown", "perfetto", "sarif", "junit", "github")
+FORMATS = ("console", *TEXT_FORMATS)
 SEVERITY = click.Choice(["info", "warning", "error"])
 
 
@@ -91,35 +92,6 @@ def _render(document: dict[str, Any], fmt: str, output: Path | None, *, verbose:
     else:
         output.write_text(text if text.endswith("\n") else text + "\n")
         click.echo(f"wrote {output}", err=True)
-
-
-def rendered(document: dict[str, Any], fmt: str) -> str:
-    """The document as text in one of the formats other than ``console``."""
-    if fmt == "json":
-        return json.dumps(document, indent=1)
-    if fmt == "html":
-        from fusionaudit.report.html import render_html
-
-        return render_html(document)
-    if fmt == "markdown":
-        from fusionaudit.report.markdown import render_markdown
-
-        return render_markdown(document)
-    if fmt == "perfetto":
-        from fusionaudit.report.perfetto import render_perfetto
-
-        return render_perfetto(document)
-    if fmt == "sarif":
-        from fusionaudit.report.sarif import render_sarif
-
-        return render_sarif(document)
-    if fmt == "junit":
-        from fusionaudit.report.junit import render_junit
-
-        return render_junit(document)
-    from fusionaudit.report.github import render_github
-
-    return render_github(document)
 
 
 def _config() -> Any:

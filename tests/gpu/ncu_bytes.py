@@ -55,8 +55,9 @@ def ncu(scripts: list[Path], mode: str) -> dict[str, list[dict[str, Any]]]:
 def audit(script: Path, folder: Path) -> dict[str, list[dict[str, Any]]]:
     """Kernels of the steady step with the model's bytes, by mode."""
     command = [
-        sys.executable, "-m", "fusionaudit.cli", "run", "--engine", "kineto", "--passes", "eager,compiled", "--no-html",
-        "--no-verify", "--format", "json", "--quiet", "--out", str(folder / script.stem), str(script), "cuda", "compile",
+        sys.executable, "-m", "fusionaudit.cli", "run", "--engine", "kineto", "--passes", "eager,compiled",
+        "--no-html", "--no-verify", "--format", "json", "--quiet", "--out", str(folder / script.stem), str(script),
+        "cuda", "compile",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     if not done.stdout.strip():
@@ -141,8 +142,9 @@ def main() -> None:
     for row in rows:
         error = error_of(row) if "kernel" in row else None
         if error is not None and abs(error) > 0.1:
-            print(f"{row['script']:8} {row['mode']:7} {error:+.1%} model {row['model_read']}+{row['model_write']} "
-                  f"ncu {row['ncu_read']}+{row['ncu_write']} {row['category']} {row['kernel'][:50]} {row['ops'][:3]}")  # fmt: skip
+            model, real = f"{row['model_read']}+{row['model_write']}", f"{row['ncu_read']}+{row['ncu_write']}"
+            where = f"{row['script']:8} {row['mode']:7} {row['category']} {row['kernel'][:50]} {row['ops'][:3]}"
+            print(f"{error:+.1%} model {model} ncu {real} {where}")
         elif "kernel" not in row:
             print(row)
     print(json.dumps(result["summary"], indent=1))

@@ -20,7 +20,8 @@ def main() -> None:
         try:
             sys.argv = [script, "cuda", mode]
             spec = importlib.util.spec_from_file_location(f"audited{number}", script)
-            assert spec is not None and spec.loader is not None
+            assert spec is not None
+            assert spec.loader is not None
             module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
             torch.manual_seed(0)
