@@ -35,7 +35,7 @@ def _paragraph(lines: Sequence[str]) -> str:
         rest = [text.strip() for text in lines[number + 1 :]]
         title = next((text for text in rest if text), reason)
         explained = next((t.removeprefix("Explanation:").strip() for t in rest if t.startswith("Explanation:")), "")
-        # "Call to `torch._dynamo.graph_break()`" explains itself; "Failed to trace builtin operator" needs its operator.
+        # "Call to `graph_break()`" explains itself; "Failed to trace builtin operator" needs to say which.
         return f"{title}: {explained}" if explained and "`" not in title else title
     body = [text.strip() for text in lines[1:] if text.strip()]
     return body[0] if body else "no reason given"

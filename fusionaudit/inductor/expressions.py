@@ -14,7 +14,7 @@ _LIMIT = 1 << 80  # sizes beyond any memory: a planted 9**9**9 must not run
 def _power(base: Number, exponent: Number) -> Number | None:
     if not isinstance(base, int) or not isinstance(exponent, int) or not 0 <= exponent <= 64 or abs(base) > 1 << 40:
         return None
-    return base**exponent
+    return int(base**exponent)
 
 
 _BINARY: dict[type[ast.operator], Callable[[Number, Number], Number | None]] = {

@@ -7,20 +7,21 @@ from collections.abc import Sequence
 from fusionaudit.tensors import Tensor, total_bytes
 
 _MATMUL = {
-    "mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "_scaled_grouped_mm", "_grouped_mm", "linear", "matmul", "mv",
-    "addmv", "dot", "bias_addmm", "_mm_plus_mm", "mm_plus_mm", "_sparse_semi_structured_mm", "_addmm_activation",
+    "mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "_scaled_grouped_mm", "_grouped_mm", "linear", "matmul",
+    "mv", "addmv", "dot", "bias_addmm", "_mm_plus_mm", "mm_plus_mm", "_sparse_semi_structured_mm", "_addmm_activation",
     "_weight_int4pack_mm", "_weight_int8pack_mm", "vdot", "addbmm", "mm_dtype_out", "bmm_dtype_out",
 }  # fmt: skip
 _VIEWS = {
     "view", "view_as_real", "view_as_complex", "unsqueeze", "squeeze", "permute", "transpose", "t", "expand", "select",
-    "slice", "as_strided", "alias", "detach", "diagonal", "unbind", "split", "split_with_sizes", "unfold", "_reshape_alias",
-    "movedim", "swapaxes", "real", "imag", "lift_fresh", "_conj", "_neg_view", "reinterpret_tensor",
+    "slice", "as_strided", "alias", "detach", "diagonal", "unbind", "split", "split_with_sizes", "unfold",
+    "_reshape_alias", "movedim", "swapaxes", "real", "imag", "lift_fresh", "_conj", "_neg_view", "reinterpret_tensor",
 }  # fmt: skip
 _SORTS = {"topk", "sort", "argsort", "kthvalue", "msort", "median", "mode", "unique", "unique_consecutive", "_unique2"}
 _INDEX = {
-    "index", "index_put", "index_put_", "_index_put_impl_", "gather", "scatter", "scatter_", "scatter_add", "scatter_add_",
-    "scatter_reduce", "scatter_reduce_", "embedding", "embedding_dense_backward", "index_add", "index_add_", "index_select",
-    "nonzero", "masked_select", "masked_scatter", "searchsorted", "bucketize", "put", "take", "nonzero_static",
+    "index", "index_put", "index_put_", "_index_put_impl_", "gather", "scatter", "scatter_", "scatter_add",
+    "scatter_add_", "scatter_reduce", "scatter_reduce_", "embedding", "embedding_dense_backward", "index_add",
+    "index_add_", "index_select", "nonzero", "masked_select", "masked_scatter", "searchsorted", "bucketize", "put",
+    "take", "nonzero_static",
 }  # fmt: skip
 _RANDOM = {"rand", "randn", "randint", "normal", "bernoulli", "uniform", "multinomial", "randperm", "native_dropout"}
 _SCANS = {"cumsum", "cumprod", "logcumsumexp", "cummax", "cummin", "_associative_scan"}
@@ -59,7 +60,7 @@ def _is_custom(target: str) -> bool:
 
 
 def call_kind(target: str) -> str:
-    """``extern`` for ops of torch, ``custom`` for anybody else's, ``copy``, ``fill``, or ``cpu`` where nothing launches."""
+    """``extern`` for torch's ops, ``custom`` for others', ``copy``, ``fill``, or ``cpu`` where nothing launches."""
     name = base_name(target)
     if _is_custom(target):
         return "custom"

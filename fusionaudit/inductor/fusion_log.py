@@ -52,17 +52,15 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     (r"mutat|alias|in-place|inplace", "mutation"),
     (r"explicit(ly)? disabled|grouped node|turned off|user|config", "user-setting"),
 )
-"""(regular expression, cause) over the strings of torch/_inductor/{scheduler,choices}.py and codegen/simd.py, 2.9 to 2.14;
-the first that matches decides."""
+"""(regular expression, cause) over the strings of torch/_inductor/{scheduler,choices}.py and codegen/simd.py, torch
+2.9 to 2.14; the first that matches decides."""
 
 _CANNOT = re.compile(r"^cannot fuse (?P<first>\S+) with (?P<second>\S+): (?P<reason>.*)$")
 _SLOWER = re.compile(
     r"cannot fuse \(benchmark\): fusing (?P<first>.*?) with (?P<second>.*?) cause (?P<slower>\S+)x slowdown"
 )
 _NODE_NAME = re.compile(r"SchedulerNode\(name=\\*'(op\d+)\\*'\)")
-_GROUP_NAME = re.compile(r"^\s*\w*SchedulerNode\((?:name|nodes)=\\*'?(?P<name>[\w]+)'?\)")
 _ORIGINS = re.compile(r"origins=OrderedSet\(\[(.*?)\]\)")
-_STACK = re.compile(r"stack_traces = \{(.*?)'\}'", re.S)
 
 
 def cause_of(reason: str, *, same_reduction: bool = False) -> str:
@@ -134,8 +132,8 @@ def parse_fusion(lines: Iterable[LogLine]) -> list[FusionRecord]:
 
 
 def _candidates(text: str, record: FusionRecord) -> None:
-    """``SchedulerNode(name='op1'), Reduction([...origins=..., stack_traces = {...}])``, alone or inside a fused node."""
-    starts = [m for m in _NODE_NAME.finditer(text)]
+    """``SchedulerNode(name='op1'), Reduction([...origins=..., stack_traces = {...}])``, alone or in a fused node."""
+    starts = list(_NODE_NAME.finditer(text))
     for position, start in enumerate(starts):
         name = start.group(1)
         if name in record.nodes:
@@ -189,10 +187,8 @@ def decisions(record: FusionRecord, graph: CompiledGraph) -> list[FusionDecision
             tuple(dict.fromkeys(o for m in side for o in (record.nodes[m].origins if m in record.nodes else ())))
             for side in sides
         ]
-        reductions = [
-            {o for m in side if m in record.nodes and record.nodes[m].reduction for o in record.nodes[m].origins}
-            for side in sides
-        ]
+        scheduled = [[record.nodes[m] for m in side if m in record.nodes] for side in sides]
+        reductions = [{o for n in side if n.reduction for o in n.origins} for side in scheduled]
         own = [_own_origins(side, record) for side in sides]
         cause = cause_of(reason, same_reduction=bool(reductions[0] & reductions[1]) and bool(own[0] & own[1]))
         places = [record.nodes[m].location for side in sides for m in side if m in record.nodes]

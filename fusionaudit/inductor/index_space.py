@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 Atom = tuple[str, int, int | None]
 Bounds = Mapping[Atom, tuple[int, int]]
@@ -181,7 +182,7 @@ class Space:
         chains = {}
         for base, points in marks.items():
             chain = sorted(points)
-            if all(b % a == 0 for a, b in zip(chain, chain[1:], strict=False)):
+            if all(b % a == 0 for a, b in pairwise(chain)):
                 chains[base] = chain
         return chains
 
@@ -327,6 +328,6 @@ def union(regions: Iterable[Region]) -> tuple[int, bool]:
     if len(apart) > 1:
         hull = max(r.high for r in apart) - min(r.offset for r in apart) + 1
         ordered = sorted(apart, key=lambda r: r.offset)
-        exact = exact and all(a.high < b.offset for a, b in zip(ordered, ordered[1:], strict=False))
+        exact = exact and all(a.high < b.offset for a, b in pairwise(ordered))
         total = min(total, hull)
     return total + sum(r.count for r in indirect), exact

@@ -41,12 +41,15 @@ class Condition:
     loaded: bool = False
 
 
+_ZERO = Value()
+
+
 @dataclass(frozen=True)
 class Pointer:
     """A pointer argument plus an index; ``block`` is the region of a block pointer or tensor descriptor."""
 
     arg: str
-    index: Value = Value()
+    index: Value = _ZERO
     block: Region | None = None
 
 
@@ -234,7 +237,7 @@ class _Walk:
     def _compare(self, node: ast.Compare) -> Condition:
         values = [self._value(self.evaluate(v)) for v in (node.left, *node.comparators)]
         mixed = mix(*values)
-        parts = []
+        parts: list[tuple[Value, int | None, int | None]] = []
         for op, a, b in zip(node.ops, values, values[1:], strict=False):
             if a.opaque or b.opaque:
                 continue
@@ -281,19 +284,19 @@ class _Walk:
             return self.evaluate(
                 keywords.get("value", node.args[1] if name == "full" and len(node.args) > 1 else node.args[0])
             )
-        arguments = [self.evaluate(a) for a in (*node.args, *keywords.values())]
-        if name in _THROUGH and arguments:
-            return arguments[0]
+        given = [self.evaluate(a) for a in (*node.args, *keywords.values())]
+        if name in _THROUGH and given:
+            return given[0]
         if name not in _POINTERLESS:
-            for argument in arguments:
-                if isinstance(argument, Pointer):
+            for one in given:
+                if isinstance(one, Pointer):
                     # A helper gets the pointer itself (look-back scans, bucketize): what it touches is not told here.
-                    self.accesses.append(RawAccess(argument.arg, "unknown", None, self.loop, indirect=True))
+                    self.accesses.append(RawAccess(one.arg, "unknown", None, self.loop, indirect=True))
         if name in ("program_id", "num_programs", "arange", "cdiv"):
             return Value(opaque=True, blocked=True)
-        if name == "where" and len(arguments) == 3 and arguments[1] == arguments[2]:
-            return arguments[1]
-        return mix(*(self._value(a) for a in arguments)) if arguments else Value(opaque=True)
+        if name == "where" and len(given) == 3 and given[1] == given[2]:
+            return given[1]
+        return mix(*(self._value(a) for a in given)) if given else Value(opaque=True)
 
     # Memory ---------------------------------------------------------------------------------------------------
 
@@ -364,8 +367,8 @@ class _Walk:
             return Value(opaque=True)
         lists = {}
         for position, key in ((1, "shape"), (2, "strides")):
-            given = keywords.get(key, node.args[position] if len(node.args) > position else None)
-            elements = given.elts if isinstance(given, ast.List | ast.Tuple) else []
+            listed: ast.expr | None = keywords.get(key, node.args[position] if len(node.args) > position else None)
+            elements = listed.elts if isinstance(listed, ast.List | ast.Tuple) else []
             lists[key] = [self._value(self.evaluate(e)).constant for e in elements]
         dims = [(s, n) for n, s in zip(lists["shape"], lists["strides"], strict=False)]
         if not dims or any(n is None or s is None for s, n in dims):

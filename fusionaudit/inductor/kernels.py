@@ -31,9 +31,10 @@ _CATEGORIES: dict[str, str] = {
 """Decorators of torch/_inductor/runtime/triton_heuristics.py to categories."""
 
 MOVES = {
-    "clone", "_to_copy", "convert_element_type", "copy", "copy_", "permute", "view", "reshape", "transpose", "t", "expand",
-    "slice", "select", "unsqueeze", "squeeze", "cat", "stack", "constant_pad_nd", "_unsafe_view", "alias", "split",
-    "unbind", "as_strided", "slice_scatter", "select_scatter", "flip", "contiguous", "repeat", "roll", "lift_fresh_copy",
+    "clone", "_to_copy", "convert_element_type", "copy", "copy_", "permute", "view", "reshape", "transpose", "t",
+    "expand", "slice", "select", "unsqueeze", "squeeze", "cat", "stack", "constant_pad_nd", "_unsafe_view", "alias",
+    "split", "unbind", "as_strided", "slice_scatter", "select_scatter", "flip", "contiguous", "repeat", "roll",
+    "lift_fresh_copy",
 }  # fmt: skip
 """aten ops that only move or cast elements."""
 

@@ -14,7 +14,8 @@ from fusionaudit.errors import AuditError
 # V1129 11:32:24.063000 550 torch/_inductor/scheduler.py:3706] [0/0] [__fusion] text
 _PREFIX = re.compile(
     r"^(?:\[(?P<rank>rank\d+)\]:\s?)?[VDIWEC]\d{4} (?P<time>\d\d:\d\d:\d\d\.\d+) (?P<thread>\d+) "
-    r"(?P<source>[^\]]+?):(?P<line>\d+)\](?: \[(?P<compile>!?-?\d*/[-\d_/]+)\])?(?: \[__(?P<artifact>\w+)\])?(?: (?P<text>.*))?$"
+    r"(?P<source>[^\]]+?):(?P<line>\d+)\](?: \[(?P<compile>!?-?\d*/[-\d_/]+)\])?(?: \[__(?P<artifact>\w+)\])?"
+    r"(?: (?P<text>.*))?$"
 )
 
 

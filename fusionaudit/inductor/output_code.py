@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -34,10 +34,10 @@ def parse_output_code(
 ) -> CompiledGraph:
     """The graph that one ``Output code:`` record describes.
 
-    ``kind`` is taken from ``# AOT ID: ['0_forward']`` where it is not given. ``symbols`` replaces the sizes that Inductor
-    saw while compiling. Raises SyntaxError where the text is not whole Python (a log cut off, C++ output).
+    ``kind`` is taken from ``# AOT ID: ['0_forward']`` where it is not given. ``symbols`` replaces the sizes that
+    Inductor saw while compiling. Raises SyntaxError where the text is not whole Python (a log cut off, C++ output).
     """
-    tree, definitions, comments = _module(text)
+    definitions, comments = _module(text)
     found = _AOT.search(text)
     named = found.group(2) if found else "inference"
     chosen: GraphKind = kind or (named if named in ("forward", "backward", "inference") else "inference")  # type: ignore[assignment]
@@ -77,7 +77,7 @@ def parse_output_code(
 
 
 @lru_cache(maxsize=64)
-def _module(text: str) -> tuple[ast.Module, Definitions, tuple[tuple[int, str], ...]]:
+def _module(text: str) -> tuple[Definitions, tuple[tuple[int, str], ...]]:
     try:
         tree = ast.parse(text)
     except (ValueError, RecursionError, MemoryError) as error:
@@ -88,7 +88,7 @@ def _module(text: str) -> tuple[ast.Module, Definitions, tuple[tuple[int, str], 
         for number, line in enumerate(text.split("\n"), 1)
         if number not in inside and line.lstrip().startswith("#")
     )
-    return tree, read_definitions(tree), comments
+    return read_definitions(tree), comments
 
 
 def _string_lines(tree: ast.Module) -> set[int]:
@@ -125,10 +125,10 @@ class _Fragments:
         return parse_fragment(self.by_line[n] for n in range(start, last + 1))
 
 
-def _nodes(fragments: Sequence[Fragment] | object) -> tuple[Node, ...]:
+def _nodes(fragments: Iterable[Fragment]) -> tuple[Node, ...]:
     """The fx nodes that the fragments list, each once."""
     out: dict[str, Node] = {}
-    for fragment in fragments:  # type: ignore[attr-defined]
+    for fragment in fragments:
         for node in fragment.nodes:
             if not node.placeholder and node.name not in out:
                 out[node.name] = Node(
@@ -175,8 +175,8 @@ def _kernel(definitions: Definitions, variable: str, fragment: Fragment) -> Gene
 def _learn_dtypes(calls: Sequence[PendingCall], definitions: Definitions) -> None:
     """Results of extern calls have no dtype in the text: the kernels that take them have one in their signature.
 
-    Where no kernel does, the op's own rule (indices are int64, attention's log-sum-exp is float32), else the dtype of the
-    first operand. Views of a result take its dtype.
+    Where no kernel does, the op's own rule (indices are int64, attention's log-sum-exp is float32), else the dtype of
+    the first operand. Views of a result take its dtype.
     """
     known: dict[str, str | None] = {}
     for pending in calls:
@@ -267,7 +267,7 @@ def _call(
         aten=(own,),
         nodes=fragment.returns or nodes[-1:],
         reads=tuple(reads),
-        writes=tuple((*writes, *mutated)),
+        writes=(*writes, *mutated),
         read_bytes=0 if kind == "cpu" else read,
         write_bytes=0 if kind == "cpu" else write,
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from fusionaudit.errors import AuditError
 from fusionaudit.findings import Location, Note
@@ -22,10 +23,6 @@ _HIT = re.compile(
     r"fx graph cache hit for key (\S+)|AOTAutograd cache hit for key (\S+)|FX cache hit with key: (\S+)", re.I
 )
 _WRITTEN = re.compile(r"Output code written to: (\S+)")
-_KEY = re.compile(
-    r"(?:fx graph cache (?:hit|miss)(?:,? compiled and stored)? for key|FX cache (?:hit|miss) with key:) (\S+)", re.I
-)
-_CALLED = re.compile(r"## Call CompiledFxGraph (\S+) ##")
 
 
 def read_inductor(log: Path | None, structured: Path | None = None) -> InductorLog:
@@ -54,7 +51,7 @@ def parse_log(text: str, *, name: str = "log", cut: bool = False) -> InductorLog
                 Note(
                     kind="no-log",
                     text=f"{name}: no line of it has the prefix that TORCH_LOGS writes",
-                    remedy="record with TORCH_LOGS=output_code,fusion,graph_breaks,recompiles,cudagraphs,post_grad_graphs",
+                    remedy="record with TORCH_LOGS=output_code,fusion,post_grad_graphs,graph_breaks,recompiles",
                 )
             )
         return InductorLog(notes=tuple(notes))
@@ -200,7 +197,16 @@ def _complete(
     return done, found
 
 
-def _take(items, compile_id, names, names_of, id_of):  # type: ignore[no-untyped-def]
+_Item = TypeVar("_Item")
+
+
+def _take(
+    items: list[_Item],
+    compile_id: str,
+    names: set[str],
+    names_of: Callable[[_Item], set[str]],
+    id_of: Callable[[_Item], str | None],
+) -> _Item | None:
     """Removes and returns the first item of that compile id whose node names fit best."""
     same = [i for i in items if id_of(i) == compile_id]
     if not same:
@@ -252,7 +258,7 @@ def _place_calls(graph: CompiledGraph, record: FusionRecord | None) -> tuple[Gen
         # In graph order: origins of the fusion log are sets.
         places = tuple(dict.fromkeys(p for n in nodes if n in by_name and (p := by_name[n].location) is not None))
         own = [p for p in places if is_user_file(p.file)]
-        location = (own or list(places) or [None])[-1]
+        location = own[-1] if own else places[-1] if places else None
         out.append(replace(call, nodes=nodes, location=location, locations=places))
     return tuple(out)
 

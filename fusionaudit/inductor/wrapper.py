@@ -13,8 +13,8 @@ from fusionaudit.inductor.wrapper_values import Buffer, PendingCall, Result, Wra
 
 _IGNORED = {
     "assert_alignment", "get_raw_stream", "set_device", "synchronize", "clear", "start_graph", "end_graph", "print",
-    "record_stream", "wait_stream", "wait", "check_memory_step", "debug_barrier", "append", "RuntimeError", "mark_dynamic",
-    "run_intermediate_hooks", "device", "_DeviceGuard", "stream", "Stream", "current_stream", "maybe_profile",
+    "record_stream", "wait_stream", "wait", "check_memory_step", "debug_barrier", "append", "RuntimeError", "device",
+    "mark_dynamic", "run_intermediate_hooks", "_DeviceGuard", "stream", "Stream", "current_stream", "maybe_profile",
 }  # fmt: skip
 _DEPTH = 8  # partitions and subgraphs call each other only a few levels deep
 
@@ -234,6 +234,8 @@ class Interpreter:
             shape, strides = integers(node.args[3], self.names), integers(node.args[4], self.names)
             name = target or f"pool_{node.lineno}"
             return Buffer(name, name, shape, strides, _dtype(node.args[2]))
+        if last == "copy_if_misaligned" and node.args:
+            return self._expression(node.args[0], None)  # torch 2.13: the same buffer, but for unaligned inputs
         if last == "assert_size_stride" and len(node.args) >= 3:
             self._learn(node)
             return None

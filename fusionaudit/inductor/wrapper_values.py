@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Union
+from typing import TypeAlias
 
 from fusionaudit.tensors import Tensor
 
@@ -52,7 +52,7 @@ class Result:
     whole: Buffer | None = None
 
 
-WrapperValue = Union[Buffer, Result, int, float, None, list["WrapperValue"], str]
+WrapperValue: TypeAlias = "Buffer | Result | int | float | str | list[WrapperValue] | None"
 
 
 @dataclass
