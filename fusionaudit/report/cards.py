@@ -118,7 +118,7 @@ def _before_after(finding: dict[str, Any], index: PassIndex) -> list[dict[str, A
         ("time", "duration_ns", finding.get("saving_ns"), w.format_ns, basis, finding.get("basis")),
     ):
         before = total(kernels, key) if kernels else None
-        if not saved or not before or saved > before:
+        if not saved or not before or saved > before or saved < before * 0.005:
             continue
         after = before - saved
         out.append(
