@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import json
-import subprocess
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
@@ -45,18 +44,26 @@ def compare(case: str, expected: dict[str, Any], found: set[tuple[str, str]]) ->
 
 
 def capture(script: Path, out: Path, arguments: argparse.Namespace) -> str:
-    """Run one case through the command line; "" or what went wrong."""
-    command = [
-        sys.executable, "-m", "fusionaudit.cli", "run", "--engine", arguments.engine, "--out", str(out), "--quiet",
-        "--format", "json", "-o", str(out) + ".json",
-        *(["--target", arguments.target] if arguments.engine == "deviceless" else []),
-        *arguments.option, str(script), *arguments.argument,
-    ]  # fmt: skip
+    """Capture one case; "" or what went wrong."""
+    from fusionaudit.capture.session import RunOptions, run_capture
+    from fusionaudit.errors import AuditError
+
+    options = RunOptions(
+        script=str(script),
+        arguments=tuple(arguments.argument),
+        out=out,
+        engine=arguments.engine,
+        target=arguments.target if arguments.engine == "deviceless" else None,
+        timeout_s=arguments.timeout,
+        shapes_only=arguments.shapes_only,
+        machine_output=True,
+        quiet=True,
+    )
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=arguments.timeout)
-    except subprocess.TimeoutExpired:
-        return f"no result within {arguments.timeout} s"
-    return "" if done.returncode in (0, 1) else (done.stderr.strip().splitlines() or ["failed"])[-1]
+        run_capture(options)
+    except AuditError as problem:
+        return str(problem)
+    return ""
 
 
 def score_case(case: str, expected: dict[str, Any], arguments: argparse.Namespace) -> tuple[CaseScore, list[str]]:
@@ -104,7 +111,7 @@ def main() -> int:
     parser.add_argument("--engine", default="deviceless")
     parser.add_argument("--target", default="h200")
     parser.add_argument("--argument", action="append", default=[], help="an argument for the script (cuda)")
-    parser.add_argument("--option", action="append", default=[], help="a further option of fusionaudit run")
+    parser.add_argument("--shapes-only", action="store_true", help="deviceless: do not compute, shapes only")
     parser.add_argument("--timeout", type=float, default=900)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--least", type=float, default=0.0, help="fail below this precision or recall")

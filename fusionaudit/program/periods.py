@@ -27,7 +27,7 @@ differ by a few keys, a benchmark's loop or one layer of many has far fewer than
 class Repeat:
     """``block`` keys from ``start`` on, ``count`` times; ``spare`` more keys continue the pattern after that.
 
-    ``distinct`` is the number of different keys in a block.
+    ``distinct`` is the number of different keys in a block, or the sum of their weights.
     """
 
     start: int
@@ -71,8 +71,8 @@ def _periods(ids: Sequence[int]) -> list[int]:
     return ranked[:_PERIODS_TRIED]
 
 
-def _repeats_of(ids: Sequence[int], period: int) -> list[Repeat]:
-    """The maximal stretches of one period."""
+def _repeats_of(ids: Sequence[int], period: int, weights: Sequence[int]) -> list[Repeat]:
+    """The maximal stretches of one period; ``weights`` are those of the numbered keys."""
     size = len(ids) - period
     breaks = [i for i, (a, b) in enumerate(zip(ids, ids[period:], strict=False)) if a != b]
     out, begin = [], 0
@@ -80,20 +80,26 @@ def _repeats_of(ids: Sequence[int], period: int) -> list[Repeat]:
         matches = stop - begin
         if matches >= period:
             count, spare = divmod(matches + period, period)
-            distinct = len(set(ids[begin : begin + period]))
+            distinct = sum(weights[number] for number in set(ids[begin : begin + period]))
             out.append(Repeat(start=begin, block=period, count=count, spare=spare, distinct=distinct))
         begin = stop + 1
     return out
 
 
-def best_repeat(keys: Sequence[Hashable]) -> Repeat | None:
+def best_repeat(keys: Sequence[Hashable], weights: Sequence[int] = ()) -> Repeat | None:
     """The stretch that looks most like a program's steps; ``None`` where nothing repeats back to back.
+
+    ``weights`` say how much each element is worth (its modelled time); without them every key counts one, so that a
+    checksum of many small ops could pass for the step.
 
     Of the stretches with (nearly) the most distinct keys in a block, the one that ends last; of several that end
     there, the one with the most keys in a block that still is not a multiple of a smaller one.
     """
     ids = _numbered(keys)
-    found = [r for period in _periods(ids) for r in _repeats_of(ids, period)]
+    worth = [1] * (max(ids, default=-1) + 1)
+    for number, weight in zip(ids, weights, strict=False):
+        worth[number] = max(worth[number], weight)
+    found = [r for period in _periods(ids) for r in _repeats_of(ids, period, worth)]
     if not found:
         return None
     most = max(r.distinct for r in found)

@@ -10,6 +10,7 @@ from fusionaudit.device import Device
 from fusionaudit.findings import Note
 from fusionaudit.inductor.model import CompiledGraph, InductorLog
 from fusionaudit.inductor.output_code import resolve
+from fusionaudit.program.costs import op_bytes
 from fusionaudit.program.launches import predicted_launches
 from fusionaudit.program.model import MEMORY_BOUND, HostSync, Kernel, Pass, PassName
 from fusionaudit.program.steps import find_steps
@@ -24,6 +25,20 @@ def _key(record: Record) -> object:
     if isinstance(record, GraphCall):
         return (record.graph, tuple(sorted(record.symbols.items())))
     return type(record).__name__
+
+
+_GRAPH_WEIGHT = 1 << 40
+"""More than any op: where compiled graphs run, a step has one (a checksum after the steps has none)."""
+
+
+def _weight(record: Record) -> int:
+    """What a record is worth when steps are told apart: bytes moved, at least what a launch is worth."""
+    if isinstance(record, GraphCall):
+        return _GRAPH_WEIGHT
+    if not isinstance(record, Op):
+        return 1
+    read, write = op_bytes(record)
+    return max((read or 0) + (write or 0), 1 << 20)
 
 
 def _on_device(record: Record) -> bool:
@@ -125,7 +140,8 @@ def _step_records(records: Sequence[Record], warmup: int | None, steps: int | No
         marks.append(current)
     if not kept:
         return [], 0, False
-    found = find_steps([_key(r) for r in kept], marks, warmup=warmup, steps=steps)
+    weights = [_weight(r) for r in kept]
+    found = find_steps([_key(r) for r in kept], marks, warmup=warmup, steps=steps, weights=weights)
     if found.source == "whole" or not found.spans:
         return kept, 0, False
     first, last = found.spans[-1]

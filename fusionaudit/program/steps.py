@@ -41,12 +41,14 @@ def find_steps(
     warmup: int | None = None,
     steps: int | None = None,
     gaps: Sequence[int] = (),
+    weights: Sequence[int] = (),
 ) -> Steps:
     """The steady steps of a sequence of keys.
 
     ``marks`` gives each element's step number where the program said it (at least two numbers are needed, else they
     are left aside). ``warmup`` steps are dropped from the front, at most ``steps`` are kept from the back. ``gaps`` are
-    waits before each element: they decide where a repeating pattern is cut into steps.
+    waits before each element: they decide where a repeating pattern is cut into steps. ``weights`` are what each
+    element is worth: of two repeating patterns the weightier one is the step.
     """
     if not keys:
         return Steps(spans=(), source="whole", confidence=0.0)
@@ -54,7 +56,7 @@ def find_steps(
     if marked:
         return _finish(marked, "marks", len(keys), 0, steps)
     kept = _common(keys)
-    repeat = best_repeat([keys[i] for i in kept])
+    repeat = best_repeat([keys[i] for i in kept], [weights[i] for i in kept] if weights else ())
     if repeat is None:
         return Steps(spans=((0, len(keys)),), source="whole", confidence=0.0)
     return _finish(_cut(keys, kept, repeat, gaps), "period", len(keys), warmup or 0, steps)
