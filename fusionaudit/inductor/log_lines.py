@@ -11,6 +11,8 @@ from pathlib import Path
 
 from fusionaudit.errors import AuditError
 
+_ATTEMPT = re.compile(r"_\d+$")
+"""``0/0_1``: the second attempt at tracing frame 0/0 (after a graph break); the graph itself is 0/0's."""
 # V1129 11:32:24.063000 550 torch/_inductor/scheduler.py:3706] [0/0] [__fusion] text
 _PREFIX = re.compile(
     r"^(?:\[(?P<rank>rank\d+)\]:\s?)?[VDIWEC]\d{4} (?P<time>\d\d:\d\d:\d\d\.\d+) (?P<thread>\d+) "
@@ -74,7 +76,7 @@ def parse_lines(text: str) -> Iterator[LogLine]:
             text=body or "",
             source=source,
             artifact=artifact,
-            compile_id=compile_id,
+            compile_id=compile_id and _ATTEMPT.sub("", compile_id),
             key=(rank, time, thread, source, line, compile_id, artifact),
         )
 

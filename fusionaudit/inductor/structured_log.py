@@ -69,14 +69,13 @@ def records(text: str) -> Iterator[tuple[Mapping[str, Any], str]]:
 
 
 def compile_id(header: Mapping[str, Any]) -> str:
-    """``0/1`` or ``0/1_2`` (attempt 2), as the text log writes it; ``!1/0/0`` under compiled autograd."""
+    """``0/1`` without the attempt (the graph of the last one is what runs); ``!1/0/0`` under compiled autograd."""
     frame, number = header.get("frame_id"), header.get("frame_compile_id")
     base = f"{'-' if frame is None else frame}/{'-' if number is None else number}"
     autograd = header.get("compiled_autograd_id")
     if autograd is not None:
         base = f"!{autograd}/{base}" if frame is not None else f"!{autograd}"
-    attempt = header.get("attempt") or 0
-    return f"{base}_{attempt}" if attempt else base
+    return base
 
 
 def read_structured(path: Path) -> StructuredLog:
