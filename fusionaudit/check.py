@@ -11,7 +11,7 @@ from typing import Any, Literal
 from fusionaudit.baseline import blocking
 from fusionaudit.diff import Change, Changes, compare, line_id, reason_for
 from fusionaudit.errors import EXIT_ERROR, EXIT_FINDINGS, EXIT_OK, AuditError
-from fusionaudit.explain import describe, figures
+from fusionaudit.explain import counted, describe, figures
 from fusionaudit.findings import Finding, Location, Severity
 from fusionaudit.groups import Lock, Ref, bare, lock_of
 from fusionaudit.report.document import Document, finding_json
@@ -119,7 +119,10 @@ def _roots(changes: Changes, document: Document) -> list[_Cluster]:
     roots: list[_Cluster] = []
     if any(c.kind == "dynamic" for c in changes.changes):
         roots = [_Cluster(refs=[ref]) for ref in _dynamic_lines(document)[:1]]
+    kernels.sort(key=lambda c: c.section.kind == "backward")
     for change in (*events, *kernels):
+        if change.section.kind == "backward" and roots:
+            break  # what backward does follows from the forward lines
         for ref in change.refs:
             if line_id(ref) not in changes.edited:
                 continue
@@ -191,10 +194,11 @@ def _severity(result: Outcome) -> Severity:
     return "error" if result == "regression" else "warning" if result == "changed" else "info"
 
 
-def _weight(change: Change) -> tuple[object, ...]:
-    """The most telling change first: events, then what costs most."""
+def _weight(change: Change, refs: Sequence[Ref]) -> tuple[object, ...]:
+    """The most telling change first: at the line that is named, events, then what costs most."""
     before, after = change.bytes
     return (
+        not refs or refs[0] not in change.refs,
         (change.new or change.old)[0].what == "kernel",
         change.kind != "dynamic",
         -(change.launches[1] - change.launches[0]),
@@ -204,7 +208,7 @@ def _weight(change: Change) -> tuple[object, ...]:
 
 def _finding(cluster: _Cluster, result: Outcome, document: Document, totals: dict[str, Any]) -> Finding:
     decisions = {p["name"]: p.get("decisions") or [] for p in document["passes"]}
-    ordered = sorted(cluster.changes, key=_weight)
+    ordered = sorted(cluster.changes, key=lambda c: _weight(c, cluster.refs))
     reasons = {id(c): reason_for(c, decisions.get(c.pass_name, ())) for c in ordered}
     texts = [describe(c, reasons[id(c)]) for c in ordered]
     ref = cluster.refs[0] if cluster.refs else None
@@ -302,7 +306,7 @@ def check(
         f"verdict: {verdict}",
         f"limits: +{limits.launches} launches, +{limits.bytes_percent:g}% +{limits.bytes} bytes in a changed region",
         *figures(changes, lock, new),
-        f"groups: {changes.same} the same, {len(changes.changes)} regions changed",
+        counted(changes),
     ]
     if code == EXIT_FINDINGS:
         told.append("accept with `fusionaudit check --update`")

@@ -87,8 +87,8 @@ class Changes:
     same: int
     edited: frozenset[tuple[str, str]]
     other_key: tuple[str, ...]
-    totals: dict[str, tuple[tuple[int, int | None], tuple[int, int | None]]]
-    """Per pass: (launches, bytes) before and after."""
+    totals: dict[str, tuple[tuple[int, int, int], tuple[int, int, int]]]
+    """Per pass: (launches, known bytes, groups without known bytes) before and after."""
 
 
 def _sum(groups: Iterable[Group]) -> int | None:
@@ -283,9 +283,9 @@ def key_difference(old: Key, new: Key) -> tuple[str, ...]:
     )
 
 
-def _totals(lock: Lock, name: str) -> tuple[int, int | None]:
+def _totals(lock: Lock, name: str) -> tuple[int, int, int]:
     groups = [g for g in lock.groups if g.section.pass_name == name]
-    return sum(g.launches for g in groups), _sum(groups)
+    return sum(g.launches for g in groups), sum(g.bytes or 0 for g in groups), sum(g.bytes is None for g in groups)
 
 
 def compare(old: Lock, new: Lock, *, bytes_percent: float = 1.0) -> Changes:

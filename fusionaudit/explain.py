@@ -110,15 +110,23 @@ def figures(changes: Changes, lock: Lock, new: Lock) -> list[str]:
         graphs = graph_counts(lock, new, name)
         size = f"{megabytes(before[1])} -> {megabytes(after[1])}"
         text = f"{name}: launches {before[0]} -> {after[0]}, bytes {size} per step"
+        if before[2] or after[2]:
+            text += f" (without {before[2]} -> {after[2]} groups whose bytes are not known)"
         lines.append(text + (f", graphs {graphs[0]} -> {graphs[1]}" if any(graphs) else ""))
     return lines
+
+
+def counted(changes: Changes) -> str:
+    """How many groups are the same and how many regions are not."""
+    regions = len(changes.changes)
+    return f"groups: {changes.same} the same, {regions} region{'' if regions == 1 else 's'} changed"
 
 
 def diff_lines(old: Lock, new: Lock) -> list[str]:
     """Two locks side by side, group by group, whatever their keys: for ``fusionaudit diff``."""
     changes = compare(old, new)
     lines = [f"other key: {'; '.join(changes.other_key)}"] if changes.other_key else ["same key"]
-    lines += [*figures(changes, old, new), f"groups: {changes.same} the same, {len(changes.changes)} regions changed"]
+    lines += [*figures(changes, old, new), counted(changes)]
     for change in changes.changes:
         ref = change.refs[0] if change.refs else None
         where = f"{ref.file} {ref.function} `{ref.code}`: " if ref else ""

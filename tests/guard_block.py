@@ -74,7 +74,9 @@ MUTATIONS = {
     "an op added in the middle": Edit(
         "        h = F.gelu(h)\n", "        h = F.gelu(h)\n        h = h * 1.5\n", "h = h * 1.5"
     ),
-    "dtype of one tensor": Edit("        y = self.ln2(x)\n", "        y = self.ln2(x.double()).float()\n", ".double()"),
+    "dtype of one tensor": Edit(
+        "        h = F.gelu(h)\n", "        h = F.gelu(h.double()).float()\n", "F.gelu(h.double())"
+    ),
     "a contiguous": Edit(
         "        return self.out(mixed.transpose(1, 2).reshape(b, t, d))\n",
         "        v2 = v.transpose(2, 3).contiguous()\n"
