@@ -130,3 +130,27 @@ def test_silent_on_reductions_of_two_lengths():
         outputs=["q"],
     )
     assert not run(fa111, compiled(g))
+
+
+def test_padding_that_a_kernel_of_its_own_fills():
+    """The norm writes into the padded buffer; the rest of it is filled by another launch."""
+    padded = t("p", 256, 192)
+    g = graph(
+        call(
+            "triton_red_0", [t("x", 256, 2880)], [t("p", 256, 2880)], kernel="reduction", numels={"x": 256, "r0_": 2880}
+        ),
+        call("triton_poi_1", [], [padded], aten=["constant_pad_nd"], numels={"x": 256 * 192}),
+        outputs=["p"],
+    )
+    (found,) = warnings(fa111, compiled(g))
+    assert "padding" in (found.reason or "")
+
+
+def test_two_kernels_of_a_few_elements():
+    g = graph(
+        call("triton_poi_0", [t("x", 3, 5)], [t("l", 3)], numels={"x": 3}),
+        call("triton_poi_1", [t("l", 3)], [t("s")], numels={"x": 1}),
+        outputs=["s"],
+    )
+    (found,) = warnings(fa111, compiled(g))
+    assert found.saving_ns == 2500

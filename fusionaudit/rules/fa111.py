@@ -38,6 +38,8 @@ _REMEDIES: dict[Why, str] = {
     "split": "try torch._inductor.config.triton.cooperative_reductions = True: the stages are then one kernel",
     "rows": "try torch._inductor.config.combo_kernels = True: rows of one length then share a launch",
     "size": "write the padded or joined form first and take a view of it for the other readers",
+    "fill": "keep a padded buffer whose padding is filled once",
+    "small": "compute it with one call over the whole tensor, or leave it: the cost is one launch",
     "same": "see the reason; often another order of dimensions or one common layout lets them fuse",
     "prologue": "use a kernel that unpacks inside the matmul, or max-autotune's prologue fusion",
 }
@@ -45,6 +47,8 @@ _GUESSES: dict[Why, str] = {
     "split": "the reduction is split in stages to use all SMs",
     "rows": "the kernels have rows of the same length but different row counts, and Inductor fuses equal sizes only",
     "size": "pad or cat changes the number of elements, and Inductor fuses equal sizes only",
+    "fill": "the padding of the buffer is filled by a kernel of its own",
+    "small": "small reductions are unrolled, so the two kernels index what they share differently",
     "same": "Inductor's log names no reason for this pair",
     "prologue": "Inductor calls the library for this matmul and writes its operand out first",
 }

@@ -10,14 +10,19 @@ from typing import Literal
 from fusionaudit.inductor.model import CompiledGraph, GeneratedCall, GeneratedKernel
 from fusionaudit.tensors import Tensor
 
-Why = Literal["split", "same", "rows", "size", "prologue"]
+Why = Literal["split", "same", "rows", "size", "fill", "small", "prologue"]
 """Why a pair fits: second stage of a split reduction, same iteration space, same row length with other row counts
-(combo kernel), pad or cat of another size, expansion into a matmul's operand."""
+(combo kernel), pad or cat of another size, the padding of the other's buffer, so small that one block does both,
+expansion into a matmul's operand."""
 
 Value = tuple[str, int]
 
 EXPANSION = 2.0
 """A producer that writes this many times what it reads (dequantisation) is worth taking into the matmul itself."""
+ONE_BLOCK = 4096
+"""Elements that one block of 1024 threads handles at four each: two kernels below that could be one block."""
+_STAGE_RATIO = 8
+"""A first stage reduces at least that many elements to one partial result (Inductor's splits reduce hundreds)."""
 _RESIZING = ("constant_pad_nd", "cat", "slice", "pad")
 
 
@@ -115,9 +120,11 @@ def _fits(
         return None
     fed = {v for v, _ in flow.makes[first]} & {v for v, _ in flow.uses[second]}
     common = {v for v, _ in flow.uses[first]} & {v for v, _ in flow.uses[second]}
+    if _fills_rest(flow, first, second) or _fills_rest(flow, second, first):
+        return "fill"
     if not fed and not common:
         return None
-    if ka.split_reduction and fed:
+    if fed and _second_stage(flow, ka, sa, sb, first, second):
         return "split"
     if sa == sb or (sa[0] * sa[1] == sb[0] * sb[1] and 1 in (sa[1], sb[1])):
         return "same"
@@ -126,7 +133,28 @@ def _fits(
     if fed and any(op.split(".")[-1] in _RESIZING or op in _RESIZING for op in b.aten) and sb[1] == 1:
         ratio = sb[0] / max(1, sa[0] * sa[1])
         return "size" if 0.5 <= ratio <= 2 and sb[0] != sa[0] * sa[1] else None
+    if fed and max(sa[0] * sa[1], sb[0] * sb[1]) <= ONE_BLOCK:
+        return "small"
     return None
+
+
+def _second_stage(
+    flow: CallFlow, ka: GeneratedKernel, sa: tuple[int, int], sb: tuple[int, int], first: int, second: int
+) -> bool:
+    """The second kernel reduces just the partial results of the first."""
+    if sa[1] <= 1 or sb[1] <= 1 or ka.category not in ("reduction", "persistent_reduction"):
+        return False
+    uses = {v for v, _ in flow.uses[second]}
+    partial = [t.numel for v, t in flow.makes[first] if v in uses]
+    return any(sb[0] * sb[1] == n and n * _STAGE_RATIO <= sa[0] * sa[1] for n in partial)
+
+
+def _fills_rest(flow: CallFlow, first: int, second: int) -> bool:
+    """The second kernel reads nothing and fills a smaller part of the buffer that the first writes (padding)."""
+    if flow.uses[second] or not flow.makes[second]:
+        return False
+    mine = {t.storage: t.numel for _, t in flow.makes[first]}
+    return all(mine.get(t.storage, 0) > t.numel for _, t in flow.makes[second])
 
 
 def _convex(mask: int, upstream: tuple[int, ...]) -> bool:
