@@ -73,7 +73,14 @@ def main() -> None:
     """
 
 
-def _render(document: dict[str, Any], fmt: str, output: Path | None, *, verbose: bool = False) -> None:
+def _render(
+    document: dict[str, Any],
+    fmt: str,
+    output: Path | None,
+    *,
+    verbose: bool = False,
+    diff: dict[str, Any] | None = None,
+) -> None:
     """Write the document in one format to a file or stdout."""
     if fmt == "console":
         from rich.console import Console
@@ -86,7 +93,7 @@ def _render(document: dict[str, Any], fmt: str, output: Path | None, *, verbose:
         with output.open("w") as file:
             render_console(document, Console(file=file, width=120), verbose=verbose)
         return
-    text = rendered(document, fmt)
+    text = rendered(document, fmt, diff=diff)
     if output is None:
         click.echo(text)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def add_guard_commands(
             click.echo("\n".join(result.lines))
         else:
             click.echo("\n".join(result.lines), err=True)
-            render(document_with(document, result), fmt, None)
+            render(document_with(document, result), fmt, None, diff=asdict(result.changes) if result.changes else None)
         if given["out"] is not None and (given["out"] / "audit.db").exists():
             from fusionaudit.store import save
 
@@ -81,14 +82,27 @@ def add_guard_commands(
     @main.command()
     @click.argument("old", type=click.Path(path_type=Path))
     @click.argument("new", type=click.Path(path_type=Path))
+    @click.option("--format", "fmt", type=click.Choice(("console", "html")), default="console", show_default=True)
+    @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file.")
     @guarded
-    def diff(old: Path, new: Path) -> int:
+    def diff(old: Path, new: Path, fmt: str, output: Path | None) -> int:
         """Compare two locks, audits, captures or exports group by group, also of other torch versions or GPUs."""
         from fusionaudit import gate
         from fusionaudit.explain import diff_lines
 
         config = _config()
-        click.echo("\n".join(diff_lines(gate.lock_from(old, config), gate.lock_from(new, config))))
+        before, after = gate.lock_from(old, config), gate.lock_from(new, config)
+        if fmt == "html":
+            from fusionaudit.diff import compare
+            from fusionaudit.report.html import render_diff_html
+
+            text = render_diff_html(asdict(compare(before, after)), old=str(old), new=str(new))
+        else:
+            text = "\n".join(diff_lines(before, after))
+        if output is None:
+            click.echo(text)
+        else:
+            output.write_text(text + "\n")
         return 0
 
     @main.command(context_settings=PASS_THROUGH)

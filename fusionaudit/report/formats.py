@@ -8,14 +8,14 @@ from typing import Any
 TEXT_FORMATS = ("json", "html", "markdown", "perfetto", "sarif", "junit", "github")
 
 
-def rendered(document: dict[str, Any], fmt: str) -> str:
-    """The document as text in one of the formats other than ``console``."""
+def rendered(document: dict[str, Any], fmt: str, *, diff: dict[str, Any] | None = None) -> str:
+    """The document as text in one of the formats other than ``console``; ``diff`` (a check's changes) goes in the page."""
     if fmt == "json":
         return json.dumps(document, indent=1)
     if fmt == "html":
         from fusionaudit.report.html import render_html
 
-        return render_html(document)
+        return render_html(document, diff)
     if fmt == "markdown":
         from fusionaudit.report.markdown import render_markdown
 
