@@ -95,7 +95,10 @@ def test_a_script_sees_what_it_sees_under_plain_python(folder: Path, capfd: pyte
 def test_a_module_sees_what_it_sees_under_plain_python(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "pack").mkdir()
     write(folder / "pack" / "__init__.py", "")
-    write(folder / "pack" / "__main__.py", "import sys; print(sys.argv, __name__, __package__, __spec__.name, sys.path[0])")
+    write(
+        folder / "pack" / "__main__.py",
+        "import sys; print(sys.argv, __name__, __package__, __spec__.name, sys.path[0])",
+    )
     plain = subprocess.run([sys.executable, "-m", "pack", "x"], capture_output=True, text=True, check=True)
     run_capture(RunOptions(module="pack", arguments=("x",), out=Path("out"), passes=("eager",)))
     assert capfd.readouterr().out == plain.stdout
@@ -177,9 +180,7 @@ def test_a_time_limit_stops_the_script_and_its_children(folder: Path) -> None:
 
 
 def test_ctrl_c_keeps_the_capture(folder: Path) -> None:
-    script = write(
-        folder / "s.py", "import time, torch\ntorch.ones(3)\nopen('ready', 'w').close()\ntime.sleep(600)\n"
-    )
+    script = write(folder / "s.py", "import time, torch\ntorch.ones(3)\nopen('ready', 'w').close()\ntime.sleep(600)\n")
 
     def interrupt() -> None:
         while not Path(folder, "ready").exists():
@@ -303,7 +304,13 @@ def test_what_is_compiled_for_a_script_that_never_compiles(folder: Path) -> None
 def test_a_script_that_compiles_is_left_as_it_is(folder: Path) -> None:
     script = write(
         folder / "s.py",
-        "import torch\nf = torch.compile(lambda x: x.abs().sum())\ndef g(x): return x + 1\nprint(g(f(torch.ones(4))))\n",
+        """
+        import torch
+        f = torch.compile(lambda x: x.abs().sum())
+        def g(x):
+            return x + 1
+        print(g(f(torch.ones(4))))
+        """,
     )
     capture(script)
     assert json.loads(Path("out/targets.json").read_text())["uses_compile"] is True

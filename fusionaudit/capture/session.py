@@ -281,7 +281,8 @@ def _collect(session: _Session, name: str, pass_folder: Path, ended: Ended, tool
     trace: Path | None = None
     if session.nsys is not None:
         trace, problem = _export(session, pass_folder, tool_output)
-        error = error or problem
+        # No report and no word from the child: it was nsys that failed, and its exit code is not the script's.
+        error = problem if trace is None and outcome is None and not ended.timed_out else error or problem
     elif (pass_folder / "trace.json.gz").exists():
         trace = pass_folder / "trace.json.gz"
     if outcome is not None:
