@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fusionaudit.findings import Location
 from fusionaudit.inductor.graph_text import innermost_user_frame
 from fusionaudit.inductor.log_lines import LogLine
-from fusionaudit.inductor.model import CompiledGraph, FusionDecision
+from fusionaudit.inductor.model import CompiledGraph, FusionDecision, GeneratedCall
 
 CAUSES: dict[str, str] = {
     "split-reduction": "one reduction was split in stages for parallelism; the stages are kernels of their own",
@@ -193,7 +193,7 @@ def decisions(record: FusionRecord, graph: CompiledGraph) -> list[FusionDecision
         cause = cause_of(reason, same_reduction=bool(reductions[0] & reductions[1]) and bool(own[0] & own[1]))
         places = [record.nodes[m].location for side in sides for m in side if m in record.nodes]
         ops = [tuple(by_name[o].op for o in side if o in by_name) for side in origins]
-        shared = shared_bytes(graph, origins[0], origins[1])
+        shared = shared_bytes(graph, origins[0], origins[1], sides)
         if shared == 0:
             continue
         location = next((p for p in places if p is not None), None)
@@ -226,21 +226,26 @@ def _readable(reason: str) -> str:
     return reason.replace("node1", "the first").replace("node2", "the second")
 
 
-def shared_bytes(graph: CompiledGraph, first: Sequence[str], second: Sequence[str]) -> int | None:
+def shared_bytes(
+    graph: CompiledGraph, first: Sequence[str], second: Sequence[str], names: Sequence[Sequence[str]] = ()
+) -> int | None:
     """Bytes of the values that both sides touch: what one makes and the other takes, and inputs that both take.
 
-    From the kernels' buffers where both sides are in the output code as separate calls, else from the graph's nodes
-    and their tensor types. 0: they share nothing; ``None``: sizes or nodes are not known.
+    From the kernels' buffers where both sides are separate calls of the output code (``names`` are scheduler names:
+    ``op3`` writes ``buf3``), else from the graph's nodes and their tensor types. 0: they share nothing; ``None``: sizes
+    or nodes are not known.
     """
     a, b = set(first), set(second)
     if not a or not b:
         return None
-    calls = [[c for c in graph.calls if c.nodes and set(c.nodes) & side] for side in (a, b)]
+    calls = [_writers(graph, side) for side in names] if names else [[], []]
+    if not calls[0] or not calls[1]:
+        calls = [[c for c in graph.calls if c.nodes and set(c.nodes) & side] for side in (a, b)]
     if calls[0] and calls[1] and not {c.index for c in calls[0]} & {c.index for c in calls[1]}:
         touched = [{t.storage: t for c in side for t in (*c.reads, *c.writes)} for side in calls]
         both = set(touched[0]) & set(touched[1])
-        sizes = [touched[0][s].nbytes for s in both]
-        return None if None in sizes else sum(s for s in sizes if s is not None)
+        sizes = [min(touched[0][s].nbytes or 0, touched[1][s].nbytes or 0) for s in both]
+        return sum(sizes) if all(sizes) or not both else None
     nodes = {n.name: n for n in graph.nodes}
     inputs = {t.storage: t for t in graph.inputs}
     taken = [{i for n in side if n in nodes for i in nodes[n].inputs} for side in (a, b)]
@@ -254,3 +259,9 @@ def shared_bytes(graph: CompiledGraph, first: Sequence[str], second: Sequence[st
             return None
         total += tensor.nbytes
     return total
+
+
+def _writers(graph: CompiledGraph, side: Sequence[str]) -> list[GeneratedCall]:
+    """The calls that write the buffers of these scheduler nodes."""
+    buffers = {name.replace("op", "buf") for name in side}
+    return [c for c in graph.calls if any(t.storage in buffers for t in c.writes)]

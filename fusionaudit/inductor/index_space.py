@@ -224,9 +224,13 @@ class Space:
             offset += coefficient * (low if coefficient > 0 else high)
             if coefficient and high > low:
                 dims.append((abs(coefficient), high - low + 1))
-        independent = all(a[0] in chains for a in used) and not any(
-            self.parts.get(a[0]) for a in used if len(bases) > 1
+        composite = len(bases) > 1 and any(b in self.parts for b in bases)
+        # A last digit that the extent does not fill makes its base's digits depend on each other.
+        whole = all(
+            b in chains and (self.extents.get(b, 1) % chains[b][-1] == 0 or sum(d[0] == b for d in touched) == 1)
+            for b in bases
         )
+        independent = whole and not composite
         count, sure = sumset(dims)
         return Region(
             offset=offset, dims=tuple(sorted(dims)), count=min(count, evaluations), exact=exact and sure and independent

@@ -38,6 +38,8 @@ def parse_output_code(
     Inductor saw while compiling. Raises SyntaxError where the text is not whole Python (a log cut off, C++ output).
     """
     definitions, comments = _module(text)
+    if definitions.call is None or not any(isinstance(n, ast.Return) for n in ast.walk(definitions.call)):
+        raise SyntaxError("the output code has no whole call function: it is cut off")
     found = _AOT.search(text)
     named = found.group(2) if found else "inference"
     chosen: GraphKind = kind or (named if named in ("forward", "backward", "inference") else "inference")  # type: ignore[assignment]

@@ -147,9 +147,10 @@ def _take(out: _Gathered, header: Mapping[str, Any], payload: str) -> None:
         )
     elif name == "recompile_reasons":
         reasons = _json(payload)
-        for reason in reasons if isinstance(reasons, list) else []:
-            out.guards.append((where, re.sub(r"^!?\d+/\d+\S*: ", "", str(reason).strip())))
-            break  # the newest version's guard, as in the text
+        texts = [str(r) for r in reasons] if isinstance(reasons, list) else payload.split("\n")
+        named = [t.strip() for t in texts if t.strip()]
+        if named:  # the newest version's guard comes first, as in the text
+            out.guards.append((where, re.sub(r"^!?\d+/\d+\S*: ", "", named[0])))
     elif "cudagraph" in name or "skipping cudagraphs due to" in payload:
         found = re.search(r"skipping cudagraphs due to (.*)", payload)
         if found:
