@@ -124,3 +124,19 @@ def test_positions_are_64_bit(path):
         for parameter in re.split(r",(?![^<]*>)", parameters):
             kind = parameter.strip().rsplit(" ", 1)[0]
             assert kind in ("index_t", "float") or "*" in parameter, f"{path.name}: {parameter}"
+
+
+@needs_nvrtc
+def test_generated_chain_above_two_to_the_31_elements_compiles(tmp_path):
+    from fusionaudit.tensors import Tensor
+    from fusionaudit.trace.schema import Op
+    from fusionaudit.verify.reference import make_subject
+
+    for shape in ((2**31 + 1003,), (50000, 50001)):
+        x, y = (Tensor.contiguous(shape, "bfloat16", name) for name in "xy")
+        b = Tensor.contiguous(shape[-1:], "bfloat16", "b")
+        op = Op(id=0, name="aten.mul.Tensor", inputs=(x, b), outputs=(y,), arguments=({"tensor": 0}, {"tensor": 1}))
+        kernel = make_subject([op], [0], sm_count=132).kernel
+        assert kernel is not None
+        assert "unsigned long long" in kernel.source
+        compile_kernels(kernel.source, ["chain"], "sm_90", cache=tmp_path)

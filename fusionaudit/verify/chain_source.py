@@ -227,7 +227,7 @@ def _flat_body(
         wide = "V" if strides[k][-1] else "1"
         lines.append(f"  pack<{CPP_NAMES[port.tensor.dtype]}, {wide}> x{k}[UNROLL];")
     index = [
-        f"    const {position} i = {position}(base + p * V);",
+        f"    const {position} i = ({position})(base + p * V);",
         *("    " + x for x in decompose("i", sizes, "d", position)),
     ]
     where = [
