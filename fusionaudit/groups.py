@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import re
 import tokenize
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,6 +39,10 @@ ALIASING = frozenset(
     )
 )  # fmt: skip
 """Ops that only rename memory: they never decide what shares a kernel, so they are no part of a group."""
+
+
+_RESUMED = re.compile(r"^(?:torch_dynamo_resume_in_)+(.+?)(?:_at_\d+)+$")
+"""What Dynamo calls the rest of a function after a graph break."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +181,8 @@ class _Refs:
         file, line = str(location["file"]), int(location["line"])
         code = self.sources.get(file, {}).get(str(line), "")
         name = file.replace("\\", "/").rsplit("/", 1)[-1]
-        return Ref(file=name, function=location.get("function") or "?", code=bare(code), path=file, line=line)
+        function = _RESUMED.sub(r"\1", location.get("function") or "?")
+        return Ref(file=name, function=function, code=bare(code), path=file, line=line)
 
     def all(self, locations: Iterable[dict[str, Any] | None]) -> tuple[Ref, ...]:
         found = (self.one(x) for x in locations)

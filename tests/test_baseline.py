@@ -122,6 +122,12 @@ def test_comments_and_blanks_are_no_part_of_a_line(code: str, same: str) -> None
     assert bare(code) == same
 
 
+def test_code_after_a_graph_break_belongs_to_its_function() -> None:
+    place = {"file": "/a/block.py", "line": 12, "function": "torch_dynamo_resume_in_forward_at_11"}
+    groups = groups_of(document([kernel(["aten.gelu"], ["x"], ["y"], place)]))
+    assert groups[0].refs[0].function == "forward"
+
+
 def test_types_are_values() -> None:
     lock = lock_of(document())
     assert isinstance(lock, Lock)

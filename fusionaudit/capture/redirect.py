@@ -109,15 +109,15 @@ class RedirectMode(TorchDispatchMode):
         fresh = [t for t in outputs if storage_key(t) not in known]
         if not fresh:
             return
-        if wanted is None and inputs:
-            wanted = any(tensors.holds(t) for t in inputs)
         if not tensors.tracking:
-            # Factories name the CPU whenever the script names no device: that decides nothing yet. Only an optimizer's
-            # step counter is a CPU scalar in GPU scripts too.
+            # Factories and casts name the CPU also where the script names no device: that decides nothing yet. Results
+            # of host tensors stay there; an optimizer's step counter is a CPU scalar in GPU scripts too.
             counter = not inputs and fresh[0].dim() == 0 and _called_by_optimizer()
-            if not counter and not (inputs and not wanted):
+            if not counter and (not inputs or any(tensors.holds(t) for t in inputs)):
                 return
             wanted = False
+        elif wanted is None and inputs:
+            wanted = any(tensors.holds(t) for t in inputs)
         for tensor in fresh:
             tensors.place(tensor, on_gpu=bool(wanted))
 
