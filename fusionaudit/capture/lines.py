@@ -11,6 +11,7 @@ from typing import Any
 
 _FLUSH_BYTES = 1 << 18
 _FLUSH_S = 1.0
+_ENCODE = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 
 class LineWriter:
@@ -33,7 +34,7 @@ class LineWriter:
         """Add one line; at the latest a second later the next line brings it to the file."""
         if self._pid != os.getpid():  # before the lock: a fork may have copied it while held
             return
-        line = json.dumps(record, separators=(",", ":"), default=str).encode() + b"\n"
+        line = _ENCODE(record).encode() + b"\n"
         with self._lock:
             self._buffer.append(line)
             self._size += len(line)
