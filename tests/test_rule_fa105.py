@@ -54,11 +54,15 @@ def test_a_copy_between_two_library_kernels():
 
 
 def test_compiled_copy_of_an_activation():
-    g = graph(
-        call("triton_poi_0", [t("x", N)], [t("b", N)], aten=["clone"], kernel="copy"), outputs=["b"], inputs=[t("x", N)]
-    )
-    (found,) = warnings(fa105, compiled(g))
+    copy = call("triton_poi_0", [t("a", N)], [t("b", N)], aten=["clone"], kernel="copy")
+    conv = call("extern_kernels.convolution", [t("b", N)], [t("c", N)], kind="extern", kernel="convolution")
+    (found,) = warnings(fa105, compiled(graph(copy, conv, outputs=["c"], inputs=[t("x", N)])))
     assert found.avoidable_bytes == 8 * N
+
+
+def test_silent_on_a_compiled_copy_that_the_program_asks_for():
+    copy = call("triton_poi_0", [t("x", N)], [t("b", N)], aten=["clone"], kernel="copy")
+    assert not run(fa105, compiled(graph(copy, outputs=["b"], inputs=[t("x", N)])))
 
 
 def test_silent_on_a_copy_that_the_script_keeps():

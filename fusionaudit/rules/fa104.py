@@ -71,7 +71,7 @@ def _compiled(program: Program, p: Pass, config: Config) -> Iterator[Finding]:
     maker: dict[str, int] = {}
     seen: set[tuple[object, ...]] = set()
     for kernel in p.kernels:
-        if kernel.graph is not None and kernel.category == "pointwise":
+        if kernel.graph is not None and kernel.category in ("pointwise", "copy"):
             for tensor in kernel.reads:
                 head = maker.get(tensor.storage or "")
                 if head is None or not any(t.numel == tensor.numel for t in kernel.writes):

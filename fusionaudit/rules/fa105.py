@@ -30,6 +30,7 @@ from fusionaudit.program.dataflow import Flow, Step, dataflow
 from fusionaudit.program.model import Kernel, Pass, Program
 from fusionaudit.program.op_kinds import CAST, COPY
 from fusionaudit.rules.chain_findings import chain_findings, chains_of, eager_like
+from fusionaudit.rules.graph_groups import call_flow
 from fusionaudit.rules.judging import compiled_away, human_bytes, human_time, kernel_ns, short, worth
 from fusionaudit.rules.library_ops import roots
 from fusionaudit.rules.repeats import claimed_ops
@@ -41,6 +42,8 @@ _MOVING = CAST | COPY
 _LAYOUT_ONLY = frozenset({"view", "permute", "transpose", "t", "slice", "select", "unsqueeze", "squeeze", "expand",
                           "split", "split_with_sizes", "unbind", "alias", "detach", "reshape", "_unsafe_view",
                           "as_strided"})  # fmt: skip
+_LEAST_SHARE = 0.01
+_LIBRARY = {"matmul", "convolution", "attention", "template", "collective"}
 _REMEDY = "write the wanted dtype or layout in the kernel before (torch.compile does), or convert once outside the loop"
 
 
@@ -148,30 +151,60 @@ def _is_gone(program: Program, group: list[Step]) -> bool:
 
 
 def only_moves(kernel: Kernel) -> bool:
-    """A kernel whose ops only move, cast or re-view."""
-    names = set(roots(kernel.op_names))
-    if kernel.graph is None or not names:
+    """A generated kernel that only moves, casts or re-views."""
+    if kernel.graph is None or kernel.category not in ("copy", "pointwise"):
         return False
-    return names <= _MOVING | _LAYOUT_ONLY and bool(names & _MOVING)
+    names = set(roots(kernel.op_names))
+    return kernel.category == "copy" or (names <= _MOVING | _LAYOUT_ONLY and bool(names & _MOVING))
+
+
+def _not_inductors(p: Pass) -> set[tuple[str, int]]:
+    """(graph, call) of copies that something else speaks for.
+
+    A copy of a graph's inputs is what the program asks for (or a cast of a parameter, FA108); a copy beside a call
+    that Inductor cannot open is there because of that (FA114); a cast of a matmul's result is its epilogue (FA104).
+    """
+    out: set[tuple[str, int]] = set()
+    for graph in p.log.graphs:
+        flow = call_flow(graph)
+        given = {t.storage for t in graph.inputs}
+        for position, call in enumerate(graph.calls):
+            makers = [flow.maker.get(v) for v, _ in flow.uses[position]]
+            inputs_only = all(m is None for m in makers) and {t.storage for t in call.reads} <= given
+            beside = [graph.calls[m] for m in makers if m is not None]
+            opaque = [c for c in beside if c.kind in ("extern", "custom", "user_triton") and c.category not in _LIBRARY]
+            cast = bool(call.reads and call.writes) and call.reads[0].dtype != call.writes[0].dtype
+            epilogue = cast and any(c.category in ("matmul", "convolution") for c in beside)
+            if inputs_only or opaque or epilogue:
+                out.add((graph.id, call.index))
+    return out
 
 
 def _compiled_copies(program: Program, p: Pass, config: Config) -> Iterator[Finding]:
-    """Kernels of the graphs that only move or cast something that is not a parameter."""
+    """Kernels of the graphs that only move or cast what other kernels of the graph made."""
+    asked = _not_inductors(p)
     groups: dict[tuple[object, ...], list[Kernel]] = defaultdict(list)
     for kernel in p.kernels:
         if not only_moves(kernel) or all(t.is_parameter for t in kernel.reads) or not kernel.reads:
             continue
-        where = kernel.location and (kernel.location.file, kernel.location.line)
-        groups[(kernel.graph, where, kernel.op_names)].append(kernel)
-    for (_, _, names), group in groups.items():
+        if (kernel.graph, kernel.call) in asked:
+            continue
+        if any(t.device.startswith("cpu") for t in kernel.reads):
+            continue
+        groups[(kernel.graph, kernel.op_names)].append(kernel)
+    every = sum_known(kernel_ns(k, program.device) for group in groups.values() for k in group)
+    together = worth(program, p, config, saving_ns=every, avoidable_bytes=None).severity if groups else "info"
+    for (_, names), group in groups.items():
         avoidable = sum_known(k.global_bytes for k in group)
         saving = sum_known(kernel_ns(k, program.device) for k in group)
         judged = worth(program, p, config, saving_ns=saving, avoidable_bytes=avoidable)
+        # Copies add up: each that matters at all is as bad as all of them together.
+        severity = together if (judged.share or 0.0) >= _LEAST_SHARE else judged.severity
         ops = group[0].op_names
         yield Finding(
             rule=CODE,
             pass_name=p.name,
-            severity=judged.severity,
+            severity=severity,
             message=f"Inductor made {len(group)} kernel(s) a step that only copy or cast ({short(ops)}): "
             f"{human_bytes(avoidable)}" + (f", about {human_time(saving)}" if saving else ""),
             ops=ops,

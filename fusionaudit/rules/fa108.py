@@ -20,6 +20,7 @@ the loop; compile the loop and not its body.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -138,7 +139,22 @@ def _computes(kernel: Kernel) -> bool:
     return kernel.category in ("pointwise", "copy", "scan") and bool(names - _PLAIN_FILLS)
 
 
+_INDEXED_VALUE = re.compile(r"tmp\d+ = .*\b(?:[xyz]\d+|[xyz]index|r\d*_\d+|r\d+)\b")
+"""A value that is computed from the element's index; a kernel that reads nothing and has none is a fill."""
+
+
+def _fills(p: Pass) -> set[tuple[str, str]]:
+    """(graph, kernel name) of generated kernels whose source stores a constant only (op names list more)."""
+    return {
+        (graph.id, kernel.name)
+        for graph in p.log.graphs
+        for kernel in graph.kernels
+        if kernel.source and not _INDEXED_VALUE.search(kernel.source) and not any(not a.store for a in kernel.accesses)
+    }
+
+
 def _compiled_constants(program: Program, p: Pass, config: Config) -> Iterator[Finding]:
+    fills = _fills(p)
     constant: dict[tuple[str, int], bool] = {}
     version: dict[str, int] = defaultdict(int)
     groups: dict[tuple[object, ...], list[Kernel]] = defaultdict(list)
@@ -150,7 +166,7 @@ def _compiled_constants(program: Program, p: Pass, config: Config) -> Iterator[F
             if tensor.storage is not None:
                 version[tensor.storage] += 1
                 constant[(tensor.storage, version[tensor.storage])] = is_constant
-        if is_constant and _computes(kernel):
+        if is_constant and _computes(kernel) and (kernel.graph, kernel.name) not in fills:
             groups[(kernel.graph, kernel.call)].append(kernel)
     for group in groups.values():
         names = group[0].op_names

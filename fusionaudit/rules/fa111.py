@@ -43,6 +43,8 @@ _REMEDIES: dict[Why, str] = {
     "same": "see the reason; often another order of dimensions or one common layout lets them fuse",
     "prologue": "use a kernel that unpacks inside the matmul, or max-autotune's prologue fusion",
 }
+_ON_PURPOSE = {"size-limit", "slower", "peak-memory", "user-setting"}
+"""Causes with which Inductor weighs a cost of fusing against its gain: information."""
 _GUESSES: dict[Why, str] = {
     "split": "the reduction is split in stages to use all SMs",
     "rows": "the kernels have rows of the same length but different row counts, and Inductor fuses equal sizes only",
@@ -64,7 +66,16 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
             if graph.id not in ran:
                 continue
             for group in groups(graph):
-                yield _finding(program, p, config, graph, group)
+                if not is_dynamic(graph, group):
+                    yield group_finding(program, p, config, graph, group)
+
+
+def is_dynamic(graph: CompiledGraph, group: CallGroup) -> bool:
+    """The sizes are equal only when symbols get their values: a graph of fixed sizes would fuse it (FA117)."""
+    made = {k.name: k for k in graph.kernels}
+    kernels = [made[graph.calls[i].target] for i in group.calls if graph.calls[i].target in made]
+    symbolic = all(None in k.numels.values() for k in kernels) and bool(kernels)
+    return symbolic and bool(graph.symbols) and set(group.why) == {"same"}
 
 
 def decision_for(p: Pass, graph: CompiledGraph, group: CallGroup) -> FusionDecision | None:
@@ -90,7 +101,8 @@ def _kernels(p: Pass, graph: CompiledGraph, group: CallGroup) -> list[Kernel]:
     return [k for k in p.kernels if k.graph == graph.id and k.call in indices]
 
 
-def _finding(program: Program, p: Pass, config: Config, graph: CompiledGraph, group: CallGroup) -> Finding:
+def group_finding(program: Program, p: Pass, config: Config, graph: CompiledGraph, group: CallGroup) -> Finding:
+    """What keeping this group apart costs, with the reason that the log has."""
     kernels = _kernels(p, graph, group)
     runs = max(1, round(len(kernels) / len(group.calls)))
     avoidable = None if group.avoidable_bytes is None else group.avoidable_bytes * runs
@@ -108,10 +120,13 @@ def _finding(program: Program, p: Pass, config: Config, graph: CompiledGraph, gr
     message = f"{len(names)} kernels ({short(ops)}) could be one and share {human_bytes(group.avoidable_bytes)}"
     if saving:
         message += f"; one kernel would save about {human_time(saving)} a step"
+    severity = judged.severity
+    if decision is not None and decision.cause in _ON_PURPOSE:
+        severity = "info"
     return Finding(
         rule=CODE,
         pass_name=p.name,
-        severity=judged.severity,
+        severity=severity,
         message=message,
         ops=ops,
         kernel_ids=tuple(k.id for k in kernels),

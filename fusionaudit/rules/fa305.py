@@ -51,43 +51,49 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
 
 
 def _rereads(program: Program, p: Pass, config: Config) -> Iterator[Finding]:
+    """One finding a graph, over all its kernels that go over large inputs again."""
     l2 = (program.device.l2_bytes if program.device is not None else None) or _DEFAULT_L2
     graphs = {g.id: g for g in p.log.graphs}
+    groups: dict[str, list[Kernel]] = defaultdict(list)
     for kernel in p.kernels:
         graph = graphs.get(kernel.graph or "")
-        if graph is None or kernel.reread_bytes <= l2 or kernel.call is None:
-            continue
-        call = next((c for c in graph.calls if c.index == kernel.call), None)
-        made = next((k for k in graph.kernels if call is not None and k.name == call.target), None)
-        if call is None or made is None:
-            continue
-        shape = space(made, call)
-        if shape is None or shape[1] <= 1 or made.split_reduction:
-            continue
-        widest = max((t.itemsize or 4 for t in kernel.reads), default=4)
-        if shape[1] * widest > _ROW_BYTES:
-            continue
-        saving = None if program.device is None else program.device.transfer_ns(kernel.reread_bytes)
-        judged = worth(program, p, config, saving_ns=saving, avoidable_bytes=kernel.reread_bytes)
+        if graph is not None and kernel.reread_bytes > l2 and _row_fits(graph, kernel):
+            groups[graph.id].append(kernel)
+    for graph_id, group in groups.items():
+        again = sum(k.reread_bytes for k in group)
+        saving = None if program.device is None else program.device.transfer_ns(again)
+        judged = worth(program, p, config, saving_ns=saving, avoidable_bytes=again)
+        first = group[0]
         yield Finding(
             rule=CODE,
             pass_name=p.name,
             severity=judged.severity,
-            message=f"{kernel.name} ({short(kernel.op_names)}) reads {human_bytes(kernel.reread_bytes)} a second time, "
-            "in rows that would stay on the chip",
-            ops=kernel.op_names,
-            kernel_ids=(kernel.id,),
-            location=kernel.location,
-            avoidable_bytes=kernel.reread_bytes,
+            message=f"{len(group)} kernel(s) of graph {graph_id} ({short(first.op_names)}) read {human_bytes(again)} a "
+            "second time, in rows that would stay on the chip",
+            ops=first.op_names,
+            kernel_ids=tuple(k.id for k in group),
+            location=first.location,
+            avoidable_bytes=again,
             saving_ns=saving,
             basis=judged.basis,
             reason="the reduction loops over its row and reads it again for the second pass",
-            remedy="make it two kernels with one row each, or raise Inductor's persistent-reduction limit",
+            remedy="make it one kernel for each row, or raise Inductor's persistent-reduction limit",
             confidence="medium",
-            evidence={"row_elements": shape[1], "share_of_step": judged.share},
-            graph=kernel.graph,
+            evidence={"kernels": [k.name for k in group], "share_of_step": judged.share},
+            graph=graph_id,
             key="reread",
         )
+
+
+def _row_fits(graph: CompiledGraph, kernel: Kernel) -> bool:
+    """The kernel reduces rows that one block can keep, and is no part of a split reduction."""
+    call = next((c for c in graph.calls if c.index == kernel.call), None)
+    made = next((k for k in graph.kernels if call is not None and k.name == call.target), None)
+    shape = space(made, call) if call is not None else None
+    if shape is None or shape[1] <= 1:
+        return False
+    widest = max((t.itemsize or 4 for t in kernel.reads), default=4)
+    return shape[1] * widest <= _ROW_BYTES and len(kernel.writes) > 0
 
 
 def recomputed_bytes(graph: CompiledGraph) -> tuple[int, list[int], tuple[str, ...]]:

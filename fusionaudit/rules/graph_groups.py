@@ -57,6 +57,12 @@ def call_flow(graph: CompiledGraph) -> CallFlow:
     readers: dict[Value, list[int]] = defaultdict(list)
     for position, call in enumerate(graph.calls):
         mask = 0
+        if call.kind == "cpu" and call.read_bytes == 0 and call.write_bytes == 0:
+            # Only another view of its input.
+            uses.append(())
+            makes.append(())
+            upstream.append(0)
+            continue
         mine: list[tuple[Value, Tensor]] = []
         for tensor in call.reads:
             if tensor.storage is None:
@@ -67,9 +73,14 @@ def call_flow(graph: CompiledGraph) -> CallFlow:
             if value in maker:
                 mask |= upstream[maker[value]] | 1 << maker[value]
         made: list[tuple[Value, Tensor]] = []
+        written: set[str] = set()
         for tensor in call.writes:
             if tensor.storage is None:
                 continue
+            if tensor.storage in written:
+                made.append(((tensor.storage, version[tensor.storage]), tensor))
+                continue
+            written.add(tensor.storage)
             old = (tensor.storage, version[tensor.storage])
             for reader in readers.get(old, ()):
                 if reader < position:
@@ -193,7 +204,8 @@ def groups(graph: CompiledGraph) -> list[CallGroup]:
     """Groups of two or more generated kernels that could be one, and expansions into a matmul's operand."""
     flow = call_flow(graph)
     kernels = {k.name: k for k in graph.kernels}
-    generated = [i for i, c in enumerate(graph.calls) if c.kind == "triton"]
+    # Kernels that only copy are FA105's, unless they fill padding.
+    generated = [i for i, c in enumerate(graph.calls) if c.kind == "triton" and (c.category != "copy" or not c.reads)]
     home = {i: i for i in generated}
     masks = {i: 1 << i for i in generated}
     why: dict[int, list[Why]] = {i: [] for i in generated}
