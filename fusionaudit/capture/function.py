@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import importlib.metadata
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +36,17 @@ def _cold_caches(folder: Path) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _no_structured_trace() -> Iterator[None]:
+    """Torch's structured trace is off: pytest would show thousands of its records with a failed test."""
+    logger = logging.getLogger("torch.__trace")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _version(name: str) -> str | None:
@@ -85,7 +97,7 @@ def capture_function(
     import torch
 
     device = find_target(target)
-    with _cold_caches(folder):
+    with _cold_caches(folder), _no_structured_trace():
         _run(lambda: function(*args, **kwargs), folder, "eager", device)
         graphs = _run(lambda: function(*args, **kwargs), folder, "compiled", device)
         place = "compiled"
