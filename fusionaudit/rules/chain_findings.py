@@ -9,7 +9,15 @@ from fusionaudit.findings import Finding
 from fusionaudit.program.chains import Chain, chains
 from fusionaudit.program.costs import sum_known
 from fusionaudit.program.model import Pass, Program
-from fusionaudit.rules.judging import compiled_away, fused_saving_ns, human_bytes, human_time, short, worth
+from fusionaudit.rules.judging import (
+    compiled_away,
+    compiles_itself,
+    fused_saving_ns,
+    human_bytes,
+    human_time,
+    short,
+    worth,
+)
 from fusionaudit.rules.library_ops import match
 from fusionaudit.rules.repeats import claimed_ops
 
@@ -62,6 +70,8 @@ def chain_findings(
                 severity, reason = "info", "part of a loop over parameters or time steps that FA106 or FA202 reports"
             elif compiled_away(program, p, [by_id[i] for i in ids if i in by_id]):
                 severity, reason = "info", "torch.compile in the script already takes these ops into its graphs"
+            elif p.name == "eager" and compiles_itself(program):
+                severity, reason = "info", "outside what the script compiles: move it into the compiled function"
             pattern = match(first.ops)
             times = f" ({len(group)} times a step)" if len(group) > 1 else ""
             message = f"{first.launches} kernels ({short(first.ops)}){times} {what}: "

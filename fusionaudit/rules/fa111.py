@@ -88,9 +88,10 @@ def decision_for(p: Pass, graph: CompiledGraph, group: CallGroup) -> FusionDecis
         first, second = set(decision.first_nodes), set(decision.second_nodes)
         for i, a in enumerate(nodes):
             for j, b in enumerate(nodes):
-                if i == j or not first & a or not second & b or first & b or second & a:
+                if i == j or not first & a or not second & b:
                     continue
-                score = len(first & a) + len(second & b)
+                # The stages of a split reduction come from one node, so both sides may name it.
+                score = len(first & a) + len(second & b) - len(first & b - a) - len(second & a - b)
                 if best is None or score >= best[0]:
                     best = (score, decision)
     return None if best is None else best[1]

@@ -5,10 +5,10 @@ What: the step has many short kernels, and the host cannot launch them as fast a
 Why it costs: a launch takes the host 2 to 3 us (more in eager PyTorch, 5 to 10 with dispatch); kernels of 1 to 2 us
 leave the GPU idle in between. A CUDA graph launches the whole step at once.
 
-How it is measured: where there is a clean pass (no recorder), from the gaps between its kernels: what a graph would
-save is the idle time of the step less 1 us for each launch, with the host waits left in. Without a GPU it is
-predicted: launches times the launch cost against the modelled time of the kernels. Steps of fewer than 50 launches
-never count.
+How it is measured: where there is a clean pass (no recorder; an import with op ranges is not clean), from the gaps
+between its kernels: what a graph would save is the idle time of the step less 1 us for each launch, with the host
+waits left in. Without a GPU it is predicted: launches times the launch cost against the modelled time of the kernels.
+Steps of fewer than 50 launches never count.
 
 When it is wrong: if the data loader or Python between steps is the slow part, a graph of the step does not help.
 Shapes that change each step need one graph each.
@@ -48,21 +48,24 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
         if saving is None or not step or idle is None or idle < _IDLE_SHARE * step:
             continue
         away = name == "eager" and compiles_itself(program)
+        ranged = name == "imported" and bool(p.ops)
         replayed = sum(k.replayed for k in p.kernels) * 2 > len(p.kernels)
         longest = max(p.kernels, key=lambda k: sum(k.location == other.location for other in p.kernels[:200]))
         yield Finding(
             rule=CODE,
             pass_name=p.name,
-            severity="info" if away or replayed else "warning",
+            severity="info" if away or replayed or ranged else "warning",
             message=f"{len(p.kernels)} launches a step keep the GPU busy for {human_time(step - idle)} of "
             f"{human_time(step)}; a CUDA graph would save about {human_time(saving)}",
             kernel_ids=tuple(k.id for k in p.kernels),
             location=longest.location,
             saving_ns=saving,
             basis=basis,
-            reason="the step is compiled in the script; this is its eager form" if away else None,
+            reason="the step is compiled in the script; this is its eager form"
+            if away
+            else ("op ranges were recorded, which slow the host down: gaps are too long" if ranged else None),
             remedy='torch.compile(mode="reduce-overhead") or torch.cuda.graph around the step; fuse small kernels',
-            confidence="high" if basis == "modelled" else "medium",
+            confidence="low" if ranged else "high" if basis == "modelled" else "medium",
             evidence={"launches": len(p.kernels), "idle_ns": idle, "step_ns": step},
         )
 
