@@ -81,3 +81,18 @@ def test_silent_on_a_chain_of_work_with_a_cast_in_it():
         op("neg", [t("h", N, dtype="bfloat16")], t("y", N, dtype="bfloat16")),
     )
     assert not run(fa105, eager(*ops))
+
+
+def test_an_input_that_is_updated_in_a_temporary_and_copied_back():
+    """x -slice_scatter-> tmp -copy_-> x: the update of a slice moves the whole tensor twice more."""
+    x, tmp = t("x", N), t("tmp", N)
+    update = call("triton_poi_0", [x, t("v", N)], [tmp], aten=["slice_scatter"])
+    back = call("triton_red_1", [tmp], [t("s"), x], aten=["sum", "copy_"], kernel="reduction")
+    (found,) = warnings(fa105, compiled(graph(update, back, inputs=[x], outputs=["s"])))
+    assert found.avoidable_bytes == 2 * 4 * N
+
+
+def test_silent_on_an_update_in_place():
+    x = t("x", N)
+    update = call("triton_poi_0", [x, t("v", N)], [x], aten=["mul", "copy_"])
+    assert not run(fa105, compiled(graph(update, inputs=[x])))

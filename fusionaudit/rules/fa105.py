@@ -24,6 +24,7 @@ from collections.abc import Iterator
 
 from fusionaudit.config import Config
 from fusionaudit.findings import Finding
+from fusionaudit.inductor.model import CompiledGraph
 from fusionaudit.program.chains import Chain
 from fusionaudit.program.costs import op_bytes, sum_known
 from fusionaudit.program.dataflow import Flow, Step, dataflow
@@ -34,6 +35,7 @@ from fusionaudit.rules.graph_groups import call_flow
 from fusionaudit.rules.judging import compiled_away, human_bytes, human_time, kernel_ns, short, worth
 from fusionaudit.rules.library_ops import roots
 from fusionaudit.rules.repeats import claimed_ops
+from fusionaudit.tensors import Tensor
 
 CODE = "FA105"
 TITLE = "copies and casts between kernels that a fused kernel would not make"
@@ -69,6 +71,7 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
     compiled = program.get("compiled")
     if compiled is not None:
         yield from _compiled_copies(program, compiled, config)
+        yield from _copied_back(program, compiled, config)
 
 
 def _loose_copies(program: Program, p: Pass, config: Config) -> Iterator[Finding]:
@@ -218,6 +221,62 @@ def _compiled_copies(program: Program, p: Pass, config: Config) -> Iterator[Find
             evidence={"op_root": op_root_names(group[0]), "share_of_step": judged.share},
             graph=group[0].graph,
             key=str(names),
+        )
+
+
+def copied_back(graph: CompiledGraph) -> Iterator[tuple[int, Tensor]]:
+    """(position, temporary) where a graph makes a new whole of one of its inputs and copies it back over the input."""
+    flow = call_flow(graph)
+    given = {t.storage: t for t in graph.inputs if t.storage is not None}
+    for position, call in enumerate(graph.calls):
+        if "copy" not in roots(call.aten):
+            continue
+        for target in call.writes:
+            whole = given.get(target.storage or "")
+            if whole is None:
+                continue
+            for value, source in flow.uses[position]:
+                maker = flow.maker.get(value)
+                if maker is None or source.numel != whole.numel or source.storage == target.storage:
+                    continue
+                above = [c for i, c in enumerate(graph.calls) if flow.upstream[position] >> i & 1]
+                if any(r.storage == target.storage for c in above for r in c.reads):
+                    yield position, source
+                    break
+
+
+def _copied_back(program: Program, p: Pass, config: Config) -> Iterator[Finding]:
+    """In-place updates that Inductor makes in a temporary of full size."""
+    for graph in p.log.graphs:
+        mine = [k for k in p.kernels if k.graph == graph.id]
+        found = list(copied_back(graph)) if mine else []
+        if not found:
+            continue
+        runs = max(1, round(len(mine) / max(1, sum(c.kind != "cpu" for c in graph.calls))))
+        total = sum_known(t.nbytes for _, t in found)
+        avoidable = None if total is None else 2 * total * runs
+        saving = None if program.device is None else program.device.transfer_ns(avoidable)
+        judged = worth(program, p, config, saving_ns=saving, avoidable_bytes=avoidable)
+        indices = {graph.calls[i].index for i, _ in found}
+        first = graph.calls[found[0][0]]
+        yield Finding(
+            rule=CODE,
+            pass_name=p.name,
+            severity=judged.severity,
+            message=f"graph {graph.id} updates an input in a full-size temporary and copies it back: "
+            f"{human_bytes(avoidable)} a step" + (f", about {human_time(saving)}" if saving else ""),
+            ops=first.aten,
+            kernel_ids=tuple(k.id for k in mine if k.call in indices),
+            location=first.location,
+            avoidable_bytes=avoidable,
+            saving_ns=saving,
+            basis=judged.basis,
+            reason="the in-place update was made functional and not turned back into one that is in place",
+            remedy="make one update of it (one index_put or slice), or do them outside the compiled function",
+            confidence="medium",
+            evidence={"copies": len(found), "share_of_step": judged.share},
+            graph=graph.id,
+            key="copied back",
         )
 
 

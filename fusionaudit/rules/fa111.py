@@ -43,6 +43,8 @@ _REMEDIES: dict[Why, str] = {
     "same": "see the reason; often another order of dimensions or one common layout lets them fuse",
     "prologue": "use a kernel that unpacks inside the matmul, or max-autotune's prologue fusion",
 }
+_GRID_SYNC_NS = 1000
+"""What the stages of a reduction in one kernel still pay: a barrier over all SMs."""
 _ON_PURPOSE = {"size-limit", "slower", "peak-memory", "user-setting"}
 """Causes with which Inductor weighs a cost of fusing against its gain: information."""
 _GUESSES: dict[Why, str] = {
@@ -164,4 +166,5 @@ def _saving(program: Program, p: Pass, kernels: list[Kernel], group: CallGroup, 
     if "prologue" in group.why:
         return None if program.device is None else program.device.transfer_ns(group.avoidable_bytes * runs)
     after = merged_ns(p, program.device, kernels, max(0, moved // runs - group.avoidable_bytes))
-    return None if after is None else max(0, now - after * runs)
+    barrier = _GRID_SYNC_NS * runs if "split" in group.why else 0
+    return None if after is None else max(0, now - after * runs - barrier)

@@ -113,6 +113,9 @@ def fused_saving_ns(
     """Time saved where one kernel takes the place of these; from bytes alone where their times are not known."""
     wanted = set(kernel_ids)
     kernels = [k for k in p.kernels if k.id in wanted]
+    if any(k.category in ("matmul", "convolution") for k in kernels):
+        # A matmul keeps its time; what its epilogue spares are the bytes in between.
+        return None if program.device is None else program.device.transfer_ns(avoidable_bytes)
     times = [kernel_ns(k, program.device) for k in kernels]
     after = merged_ns(p, program.device, kernels, minimum_bytes)
     if not kernels or after is None or any(t is None for t in times):
