@@ -131,10 +131,10 @@ TARGETS: dict[str, Device] = {
         Device(
             name="AMD Instinct MI300X", key="mi300x", vendor="amd", compute_capability=(9, 4), sm_count=304,
             warp_size=64, registers_per_sm=131072, max_registers_per_thread=512, threads_per_sm=2048,
-            blocks_per_sm=32, shared_bytes_per_sm=65536, shared_bytes_per_block=65536, shared_bytes_per_block_optin=65536,
-            l2_bytes=4 * 2**20, memory_bytes=192 * _GIB, peak_bandwidth_bytes_per_s=5_300 * 10**9, arch="gfx942",
-            peak_flops_per_s={"bfloat16": 1307 * _T, "float16": 1307 * _T, "tf32": 653 * _T, "float32": 163 * _T,
-                              "float8": 2614 * _T, "float64": 81 * _T},
+            blocks_per_sm=32, shared_bytes_per_sm=65536, shared_bytes_per_block=65536,
+            shared_bytes_per_block_optin=65536, l2_bytes=4 * 2**20, memory_bytes=192 * _GIB,
+            peak_bandwidth_bytes_per_s=5_300 * 10**9, arch="gfx942", peak_flops_per_s={"bfloat16": 1307 * _T,
+            "float16": 1307 * _T, "tf32": 653 * _T, "float32": 163 * _T, "float8": 2614 * _T, "float64": 81 * _T},
             source="AMD Instinct MI300X data sheet and CDNA 3 whitepaper (L2 of one XCD)",
         ),
     )

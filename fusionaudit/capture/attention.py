@@ -1,8 +1,9 @@
 """``scaled_dot_product_attention`` becomes the op that the target GPU takes: cuDNN, flash, memory-efficient or math.
 
 torch decides this in C++ from the properties of a real device, so the decision is made here again, from
-``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` (priority order and the constraints that depend on shapes, dtypes,
-masks and the user's ``sdpa_kernel``). Where it cannot be told (memory layout of exotic inputs) the first fit is taken.
+``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` (priority order and the constraints that depend on shapes,
+dtypes, masks and the user's ``sdpa_kernel``). Where it cannot be told (memory layout of exotic inputs) the first fit
+is taken.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The parts of ``torch.cuda`` that act: streams, events, memory figures, generators, graphs, NVTX. All do as little as can be."""
+"""The parts of ``torch.cuda`` that act: streams, events, memory figures, generators, graphs, NVTX."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Sync = Callable[[str], None]
 
 
 def redirect_api(patches: Patches, *, on_sync: Sync, on_opaque: Callable[[str], None], total_memory: int) -> None:
-    """Replace what a script may call on ``torch.cuda``; ``on_opaque`` is told of launches that cannot be looked into."""
+    """Replace what a script may call on ``torch.cuda``; ``on_opaque`` is told of launches with unknown insides."""
     stream_class, event_class = _stream_classes(on_sync)
     default = stream_class()
     cuda = torch.cuda

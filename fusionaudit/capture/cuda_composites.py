@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any
 
@@ -63,13 +64,12 @@ def _foreach_groups(patches: Patches, tensors: GpuTensors) -> None:
         if tensors.tracking or torch.compiler.is_compiling() or differentiable:
             return choose(params, differentiable, use_fused)
         # A script that never names a GPU: as if its parameters were on one.
-        fits = all(p is None or (type(p) in (torch.Tensor, torch.nn.Parameter) and p.is_floating_point()) for p in params)
+        fits = all(
+            p is None or (type(p) in (torch.Tensor, torch.nn.Parameter) and p.is_floating_point()) for p in params
+        )
         return use_fused and fits, fits and not use_fused
 
     patches.set(optimizer, "_default_to_fused_or_foreach", default_to)
-    import sys
-
     for name, module in list(sys.modules.items()):
-        if name.startswith("torch.optim.") and hasattr(module, "_default_to_fused_or_foreach"):
-            if module is not optimizer:
-                patches.set(module, "_default_to_fused_or_foreach", default_to)
+        if name.startswith("torch.optim.") and module is not optimizer:
+            patches.set(module, "_default_to_fused_or_foreach", default_to, optional=True)

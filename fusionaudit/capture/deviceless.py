@@ -18,8 +18,8 @@ from fusionaudit.device import Device
 class DevicelessSession:
     """Everything that one pass of a deviceless audit needs around the run of the user's script.
 
-    Enter it before the recorder's own mode: the redirect must lie under it. ``pass_name`` is ``eager`` (compiled code is
-    run eagerly) or ``compiled`` (graphs are lowered; ``folder`` gets torch_logs.txt and resources.json). With
+    Enter it before the recorder's own mode: the redirect must lie under it. ``pass_name`` is ``eager`` (compiled code
+    is run eagerly) or ``compiled`` (graphs are lowered; ``folder`` gets torch_logs.txt and resources.json). With
     ``shapes_only`` nothing is computed: AuditError where the script needs a value. ``resources=False`` leaves the
     kernels uncompiled. All patches are undone on exit.
     AuditError from the constructor or ``__enter__``: torch too old, Triton missing, a private name moved.

@@ -1,7 +1,8 @@
 """``torch.autocast("cuda")`` for CPU tensors that stand for the GPU's, in eager code.
 
-Compiled code needs none of this: it is traced with CUDA tensors, for which torch's own autocast works. In eager code the CPU's
-autocast is switched on together with CUDA's; ops that only CUDA's lists run in float32 get a kernel that does the same.
+Compiled code needs none of this: it is traced with CUDA tensors, for which torch's own autocast works. In eager code
+the CPU's autocast is switched on together with CUDA's; ops that only CUDA's lists run in float32 get a kernel that
+does the same.
 """
 
 from __future__ import annotations

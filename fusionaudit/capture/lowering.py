@@ -1,8 +1,9 @@
 """Inductor lowers each graph for the target, and the graph runs on the CPU instead of what was generated.
 
-Everything up to the generated source is Inductor's own doing, on fake CUDA tensors: Dynamo, AOTAutograd, decompositions,
-fusion, code generation, its checks for CUDA graphs, and its logs. Only the last step is replaced: the source is not
-loaded; a copy of the ATen graph, taken before Inductor's passes, runs on the CPU tensors that stand for the GPU's.
+Everything up to the generated source is Inductor's own doing, on fake CUDA tensors: Dynamo, AOTAutograd,
+decompositions, fusion, code generation, its checks for CUDA graphs, and its logs. Only the last step is replaced:
+the source is not loaded; a copy of the ATen graph, taken before Inductor's passes, runs on the CPU tensors that
+stand for the GPU's.
 """
 
 from __future__ import annotations
@@ -86,6 +87,21 @@ class Lowering:
             return described
 
         patches.set(describer, "describe_tensor", describe_tensor)
+        self._make_on_cuda(patches)
+
+    def _make_on_cuda(self, patches: Patches) -> None:
+        """In a script that never names a GPU, what a graph makes without saying where is on it too."""
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        dispatch, tensors = FakeTensorMode.dispatch, self.tensors
+
+        @functools.wraps(dispatch)
+        def dispatch_on_cuda(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if not tensors.tracking and _is_factory(func) and str((kwargs or {}).get("device") or CPU) == "cpu":
+                kwargs = {**(kwargs or {}), "device": CUDA}
+            return dispatch(mode, func, types, args, kwargs)
+
+        patches.set(FakeTensorMode, "dispatch", dispatch_on_cuda)
 
     def _place_optimizer_state(self, patches: Patches) -> None:
         """Dynamo makes an optimizer's state while it traces, unseen by the redirect: it lies beside its parameter."""
@@ -215,6 +231,16 @@ class Lowering:
         return types.SimpleNamespace(call=call, runner=runner, __file__=path)
 
 
+@functools.cache
+def _is_factory(func: Any) -> bool:
+    """An op that makes a tensor from no tensor, on a device that its arguments name."""
+    schema = getattr(func, "_schema", None)
+    if schema is None:
+        return False
+    names = {a.name for a in schema.arguments}
+    return "device" in names and not any("Tensor" in str(a.type) for a in schema.arguments)
+
+
 RunGraph = Callable[[torch.fx.GraphModule, list[Any]], Sequence[Any]]
 """Runs a graph on its inputs and gives its outputs."""
 
@@ -277,9 +303,9 @@ def unify_devices(gm: torch.fx.GraphModule) -> None:
     """Make the ``device`` arguments of factory calls say what their fake result says (a plain CPU script: CUDA)."""
     for node in gm.graph.nodes:
         fake = _value(node)
-        if node.op == "call_function" and isinstance(fake, torch.Tensor) and "device" in node.kwargs:
-            if node.kwargs["device"] is not None and fake.device.type != torch.device(node.kwargs["device"]).type:
-                node.kwargs = {**node.kwargs, "device": fake.device}
+        named = node.kwargs.get("device") if node.op == "call_function" else None
+        if named is not None and isinstance(fake, torch.Tensor) and fake.device.type != torch.device(named).type:
+            node.kwargs = {**node.kwargs, "device": fake.device}
 
 
 def on_cpu(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -300,5 +326,3 @@ def on_cpu(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 def _host(value: Any) -> Any:
     return CPU if isinstance(value, torch.device) else value
-
-

@@ -10,6 +10,8 @@ from torch.utils import _pytree as pytree
 
 from fusionaudit.errors import AuditError
 
+_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+"""Linux value; Python names it from 3.13 on."""
 _NEEDS_VALUES = frozenset({"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::item"})
 """Ops whose Python result is the data itself."""
 
@@ -20,7 +22,7 @@ def unbacked(shape: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
     nbytes = 0 if 0 in shape else span * dtype.itemsize
     if nbytes < 1 << 20:
         return torch.zeros(max(nbytes // dtype.itemsize, 0), dtype=dtype).as_strided(shape, strides)
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
     region = mmap.mmap(-1, nbytes, flags=flags)
     flat = torch.frombuffer(region, dtype=torch.uint8)
     return flat.view(dtype).as_strided(shape, strides)
@@ -100,5 +102,3 @@ def needs_value(name: str) -> AuditError:
     return AuditError(
         f"--shapes-only: {place} needs a value ({name.replace('aten::', '')})", remedy="audit without --shapes-only"
     )
-
-

@@ -1,7 +1,8 @@
 """Registers, spills and occupancy of generated Triton kernels without a GPU: Triton to PTX, then ``ptxas -v``.
 
-The sources are those that this process's own Inductor just generated; they are loaded here as Inductor itself would load
-them. Kernels are compiled with their first configuration: which one autotuning would pick is not known without a device.
+The sources are those that this process's own Inductor just generated; they are loaded here as Inductor itself would
+load them. Kernels are compiled with their first configuration: which one autotuning would pick is not known without
+a device.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ def _up(value: int, unit: int) -> int:
 
 
 def occupancy(device: Device, registers: int | None, shared_bytes: int, threads: int) -> float | None:
-    """Share of the SM's warps that can be resident, from registers, shared memory and block size; ``None``: not known."""
+    """Share of the SM's warps that fit, by registers, shared memory and block size; ``None``: not known."""
     if registers is None or device.threads_per_sm is None or not threads:
         return None
     warps = -(-threads // device.warp_size)
@@ -165,5 +166,3 @@ def occupancy(device: Device, registers: int | None, shared_bytes: int, threads:
         reserved = _SHARED_RESERVED if (device.compute_capability or (9, 0)) >= (8, 0) else 0
         limits.append(device.shared_bytes_per_sm // _up(shared_bytes + reserved, _SHARED_UNIT))
     return round(min(1.0, max(0, min(limits)) * warps / most), 4)
-
-

@@ -1,9 +1,9 @@
 """What a script says about the GPU is carried out on CPU tensors that stand for GPU tensors.
 
-Two levels. A dispatch mode sees each aten op that asks for a CUDA device (``torch.zeros(3, device="cuda")``, ``x.to("cuda")``),
-makes it on the CPU and remembers which storages stand for the GPU's; Dynamo does not look into dispatch modes, so it traces
-the script's own CUDA literals. A few ``torch.Tensor`` attributes answer for the stand-ins (``x.device``, ``x.is_cuda``) or
-must not copy twice (``.cuda()``, ``.to``).
+Two levels. A dispatch mode sees each aten op that asks for a CUDA device (``torch.zeros(3, device="cuda")``,
+``x.to("cuda")``), makes it on the CPU and remembers which storages stand for the GPU's; Dynamo does not look into
+dispatch modes, so it traces the script's own CUDA literals. A few ``torch.Tensor`` attributes answer for the
+stand-ins (``x.device``, ``x.is_cuda``) or must not copy twice (``.cuda()``, ``.to``).
 """
 
 from __future__ import annotations

@@ -14,9 +14,13 @@ from fusionaudit.capture.patches import Patches
 _ALIGNMENT_BYTES = 16
 """cuBLAS's fast kernels need rows that start at multiples of 16 bytes (cuBLAS documentation, tensor core usage)."""
 
-PADDING = "matmuls with sizes that are no multiple of 16 bytes: padding is assumed where rows are misaligned (a GPU times it)"
-AUTOTUNE = "max-autotune: candidates are timed on the GPU; here every matmul stays with the library, pointwise kernels with \
+PADDING = (
+    "matmuls with sizes that are no multiple of 16 bytes: padding is assumed where rows are misaligned (a GPU times it)"
+)
+AUTOTUNE = (
+    "max-autotune: candidates are timed on the GPU; here every matmul stays with the library, pointwise kernels with \
 their default configuration"
+)
 
 
 class Unmeasured:
@@ -49,7 +53,9 @@ class Unmeasured:
         """Lower with library matmuls where the user asked for max-autotune."""
         import torch._inductor.config as config
 
-        names = [n for n in ("max_autotune", "max_autotune_gemm", "max_autotune_report_choices_stats") if _on(config, n)]
+        names = [
+            n for n in ("max_autotune", "max_autotune_gemm", "max_autotune_report_choices_stats") if _on(config, n)
+        ]
         if names:
             self.notes[AUTOTUNE] = None
         with config.patch(dict.fromkeys(names, False)) if names else contextlib.nullcontext():
