@@ -35,3 +35,15 @@ def test_silent_on_turns_that_do_not_wait_for_each_other():
 def test_silent_on_few_turns_and_on_large_kernels():
     assert not run(fa202, eager(*recurrence(8)))
     assert not run(fa202, eager(*recurrence(32, 64 << 20)))
+
+
+def test_silent_on_the_layers_of_a_model():
+    """The same ops in a row, but each turn has weights of its own."""
+    layers = []
+    for i in range(24):
+        weight = t(f"w{i}", 64, parameter=True)
+        layers += [
+            op("mul", [t(f"h{i}", 64), weight], t(f"m{i}", 64), at=4),
+            op("add", [t(f"h{i}", 64), t(f"m{i}", 64)], t(f"h{i + 1}", 64), at=4),
+        ]
+    assert not run(fa202, eager(*layers))

@@ -96,30 +96,40 @@ def parameter_loops(p: Pass) -> tuple[Loop, ...]:
     return tuple(out)
 
 
+def _loop_key(op: Op) -> tuple[object, ...]:
+    where = op.location and (op.location.file, op.location.line)
+    return (op.name, where, tuple(t.shape for t in op.outputs), op.phase)
+
+
 def recurrences(program: Program, p: Pass, config: Config) -> tuple[Loop, ...]:
     """The same small op from one line again and again, each depending on the one before (an RNN as a Python loop)."""
     flow = dataflow(p)
     kernels = {k.id: k for k in p.kernels}
-    depth: dict[int, int] = {}
     by_key: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    # turns[i]: for the op at i, how many earlier runs of the same op (line, shapes) its inputs depend on in a row.
+    for step in flow.steps:
+        by_key[_loop_key(step.op)].append(step.index)
+    often = {key: None for key, indices in by_key.items() if len(indices) >= config.thresholds.loop_repeats}
+    if not often:
+        return ()
+    # For each op, how many runs of each op that runs often its inputs depend on in a row.
+    depth: dict[int, int] = {}
     carried: list[dict[tuple[object, ...], int]] = []
     for step in flow.steps:
-        where = step.op.location and (step.op.location.file, step.op.location.line)
-        key: tuple[object, ...] = (step.op.name, where, tuple(t.shape for t in step.op.outputs), step.op.phase)
+        key = _loop_key(step.op)
         before: dict[tuple[object, ...], int] = {}
         for value, _ in step.uses:
             maker = flow.maker.get(value)
             if maker is not None:
                 for k, n in carried[maker].items():
                     before[k] = max(before.get(k, 0), n)
-        before[key] = before.get(key, 0) + 1
-        depth[step.index] = before[key]
+        if key in often:
+            before[key] = before.get(key, 0) + 1
+            depth[step.index] = before[key]
         carried.append(before)
-        by_key[key].append(step.index)
     in_loop: dict[tuple[object, ...], list[int]] = defaultdict(list)
     turns: dict[tuple[object, ...], int] = {}
-    for key, indices in by_key.items():
+    for key in often:
+        indices = by_key[key]
         longest = max(depth[i] for i in indices)
         times = [kernel_ns(kernels[k], program.device) for i in indices for k in flow.steps[i].kernels]
         known = [t for t in times if t is not None]
@@ -135,6 +145,16 @@ def recurrences(program: Program, p: Pass, config: Config) -> tuple[Loop, ...]:
     for group, indices in in_loop.items():
         files = {s.op.location.file for s in (flow.steps[i] for i in indices) if s.op.location is not None}
         lines = [s.op.location.line for s in (flow.steps[i] for i in indices) if s.op.location is not None]
+        parameters = {
+            value[0]
+            for s in flow.steps
+            if s.op.phase == group[0] and _within(s.op, files, lines)
+            for value, tensor in s.uses
+            if tensor.is_parameter
+        }
+        if len(parameters) >= turns[group]:
+            # Each turn has weights of its own: layers of a model, which no persistent kernel keeps on the chip.
+            continue
         extra = [
             i
             for key, found in by_key.items()
