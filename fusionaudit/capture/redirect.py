@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 from typing import Any
 
 import torch
@@ -22,8 +23,14 @@ from fusionaudit.capture.no_arithmetic import run_without_kernel, run_without_va
 from fusionaudit.capture.patches import Patches
 
 CPU = torch.device("cpu")
+_moving = threading.local()
+"""``to_host`` is true on a thread while the script itself moves a tensor from the GPU to the host."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _INFRA = tuple(torch._C._TorchDispatchModeKey.__members__.values())  # type: ignore[attr-defined]
+
+
+_to_host = threading.local()
+"""Whether this thread is in a copy that the script asked for, from a GPU tensor to the host."""
 
 
 def tracing() -> bool:
@@ -64,7 +71,7 @@ class RedirectMode(TorchDispatchMode):
         inputs = tensors_of((args, kwargs))
         if any(type(t) not in _PLAIN for t in inputs):
             return func(*args, **kwargs)
-        wanted, args, kwargs = self._host_arguments(args, kwargs)
+        wanted, args, kwargs = self._host_arguments(args, kwargs, bool(inputs))
         if self._shapes_only and self._for_gpu(inputs, wanted):
             result = run_without_values(func, args, kwargs)
         else:
@@ -73,6 +80,9 @@ class RedirectMode(TorchDispatchMode):
             except NotImplementedError:
                 # No CPU kernel (a CUDA-only op, a custom extension): its result has the right shape and no values.
                 result = run_without_kernel(func, args, kwargs)
+        if wanted is False and func is torch.ops.aten._to_copy.default and not getattr(_moving, "to_host", False):
+            # Autograd and C++ composites (type_as, a cast's backward) name the device that the stand-in really is on.
+            wanted = any(self._tensors.holds(t) for t in inputs)
         self._place(inputs, result, wanted)
         return result
 
@@ -85,13 +95,16 @@ class RedirectMode(TorchDispatchMode):
         return not self._tensors.tracking
 
     def _host_arguments(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], has_inputs: bool
     ) -> tuple[bool | None, tuple[Any, ...], dict[str, Any]]:
         """Arguments with every device made the CPU; whether a GPU was asked for (``None``: no device named)."""
         wanted: bool | None = None
         for value in (*args, *kwargs.values()):
             if isinstance(value, torch.device) and value.type in ("cuda", "cpu"):
                 wanted = value.type == "cuda"
+        if wanted is False and has_inputs and not getattr(_to_host, "on", False):
+            # C++ fills in the device of the input, which really is the CPU (zeros_like, a change of memory format).
+            wanted = None
         if wanted:
             self._tensors.first_placed()
             args = tuple(CPU if isinstance(v, torch.device) else v for v in args)
@@ -176,7 +189,15 @@ def redirect_tensors(patches: Patches, tensors: GpuTensors) -> None:
             options["device"] = target
         elif not copying:
             return base_to(self, dtype=dtype, non_blocking=non_blocking, memory_format=memory_format)  # type: ignore[no-any-return]
-        return torch.ops.aten._to_copy.default(self, **options)  # type: ignore[no-any-return]
+        _moving.to_host = moves and target.type == "cpu"
+        try:
+            _to_host.on = moves and target.type == "cpu"
+        try:
+            return torch.ops.aten._to_copy.default(self, **options)  # type: ignore[no-any-return]
+        finally:
+            _to_host.on = False
+        finally:
+            _moving.to_host = False
 
     def cuda(self: torch.Tensor, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> torch.Tensor:
         return self.to("cuda", non_blocking=non_blocking, **kwargs)
