@@ -91,7 +91,7 @@ def test_attention_is_the_op_that_the_gpu_takes(tmp_path: Path) -> None:
         f = torch.compile(lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True).sum())
         f(q).backward()
         """
-    records, folder = run(tmp_path, code, resources=False)
+    _, folder = run(tmp_path, code, resources=False)
     launches = [name for graph in graphs_of((folder / "torch_logs.txt").read_text()) for name in graph]
     assert "torch.ops.aten._scaled_dot_product_cudnn_attention.default" in launches
     assert "torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default" in launches

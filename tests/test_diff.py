@@ -240,6 +240,15 @@ def test_nothing_is_invented_between_equal_locks() -> None:
     assert changes.same == 6
 
 
+def test_how_generated_code_views_a_buffer_is_no_change() -> None:
+    flat = [dict(k) for k in compiled()]
+    flat[0]["reads"] = [{**t, "shape": [1024 * 1024], "strides": [1]} for t in flat[0]["reads"]]
+    assert checked(document(compiled_kernels=flat)).verdict == "same"
+    unread = [dict(k) for k in compiled()]
+    unread[1] |= {"reads": unread[1]["reads"][:1], "global_bytes": None}
+    assert checked(document(compiled_kernels=unread)).verdict == "same"
+
+
 @pytest.mark.parametrize(("text", "size"), [("bf16[8,16]", 256), ("f32[]", 4), ("i64[3](2)", 24), ("odd[3]", None)])
 def test_tensor_bytes(text: str, size: int | None) -> None:
     assert tensor_bytes(text) == size

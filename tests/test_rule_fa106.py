@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from builders import eager, op, run, t, warnings
 
-from fusionaudit.rules import fa101, fa106
+from fusionaudit.rules import fa101, fa102, fa106
 
 
 def adam(count: int, size: int = 512 * 512):
@@ -53,3 +53,16 @@ def test_silent_on_an_in_place_activation_in_each_layer():
         x, y = t(f"x{i}", 64, 64), t(f"x{i + 1}", 64, 64)
         ops += [op("mm", [x, t(f"w{i}", 64, 64)], y, at=3), op("aten.relu_.default", [y], y, mutated=[0], at=3)]
     assert not run(fa106, eager(*ops))
+
+
+def test_the_largest_gradient_parameter_by_parameter():
+    """max(p.grad.abs().max() for p in parameters): two launches each, from gradients that backward made."""
+    made = []
+    for i in range(8):
+        made.append(op("mm", [t("g", 64, 64), t(f"x{i}", 64, 64)], t(f"d{i}", 64, 64), phase="backward"))
+    for i in range(8):
+        made.append(op("abs", [t(f"d{i}", 64, 64)], t(f"a{i}", 64, 64), at=9))
+        made.append(op("aten.max.default", [t(f"a{i}", 64, 64)], t(f"m{i}"), at=9))
+    (found,) = run(fa106, eager(*made))
+    assert found.evidence == {"tensors": 8, "launches": 16, "share_of_launches": round(16 / 24, 4)}
+    assert not warnings(fa102, eager(*made))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from builders import MEGA, eager, op, run, t, warnings
 
+from fusionaudit.program.model import HostSync
 from fusionaudit.rules import fa201
 
 
@@ -33,3 +34,10 @@ def test_silent_on_long_kernels_few_kernels_and_busy_steps():
     assert not run(fa201, eager(*tiny(20)))
     busy = eager(*tiny(200), engine="nsys")
     assert not run(fa201, busy, replace(busy, name="clean_eager", step_ns=1_000_000, idle_ns=100_000))
+
+
+def test_information_where_the_host_reads_in_the_step():
+    reads = [HostSync(name="item"), HostSync(name="item")]
+    (found,) = run(fa201, eager(*tiny(200), syncs=reads))
+    assert found.severity == "info"
+    assert "FA204" in (found.reason or "")

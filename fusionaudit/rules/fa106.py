@@ -27,7 +27,7 @@ from fusionaudit.findings import Finding
 from fusionaudit.program.costs import op_bytes, sum_known
 from fusionaudit.program.model import Pass, Program
 from fusionaudit.rules.chain_findings import eager_like
-from fusionaudit.rules.judging import compiled_away, human_time, kernel_ns, pass_basis, short, worth
+from fusionaudit.rules.judging import compiled_away, compiles_itself, human_time, kernel_ns, pass_basis, short, worth
 from fusionaudit.rules.library_ops import CLIP, FOREACH_OPTIMIZER, roots
 from fusionaudit.rules.repeats import Loop, loops
 
@@ -74,6 +74,12 @@ def _finding(program: Program, p: Pass, config: Config, loop: Loop) -> Finding:
     if saving is None or severity == "info":
         severity = "warning" if share >= 0.2 and launches >= config.thresholds.many_launches else "info"
     away = compiled_away(program, p, loop.ops)
+    outside = not away and loop.phase != "optimizer" and p.name == "eager" and compiles_itself(program)
+    reason = None
+    if away:
+        reason = "torch.compile in the script already takes this loop into one graph"
+    elif outside:
+        reason = "outside what the script compiles"
     call = replacement(loop)
     message = f"{launches} launches a step go through {loop.turns} tensors one by one ({short(loop.names)})"
     if saving:
@@ -83,7 +89,7 @@ def _finding(program: Program, p: Pass, config: Config, loop: Loop) -> Finding:
     return Finding(
         rule=CODE,
         pass_name=p.name,
-        severity="info" if away else severity,
+        severity="info" if away or outside else severity,
         message=message,
         ops=loop.names,
         op_ids=tuple(op.id for op in loop.ops),
@@ -92,7 +98,7 @@ def _finding(program: Program, p: Pass, config: Config, loop: Loop) -> Finding:
         avoidable_bytes=None,
         saving_ns=saving,
         basis=None if saving is None else pass_basis(p),
-        reason="torch.compile in the script already takes this loop into one graph" if away else None,
+        reason=reason,
         remedy=f"use {call}",
         evidence={"tensors": loop.turns, "launches": launches, "share_of_launches": round(share, 4)},
         key=loop.phase,

@@ -51,25 +51,33 @@ def claimed_ops(program: Program, p: Pass, config: Config) -> frozenset[int]:
 
 
 def parameter_loops(p: Pass) -> tuple[Loop, ...]:
-    """Elementwise and norm work done tensor by tensor: in an optimizer, or in place on parameters and gradients.
+    """Elementwise and norm work done tensor by tensor: in an optimizer, in place on parameters, or on gradients.
 
     Grouped by line; the same op has to run on several storages that no forward op of this step wrote (so an in-place
     activation in each layer is none).
     """
     by_line: dict[tuple[object, ...], list[Op]] = defaultdict(list)
     activations: set[str] = set()
+    gradients: set[str] = set()
     for op in p.ops:
         if category(op) is None:
+            continue
+        if op.phase == "backward":
+            gradients.update(t.storage for t in op.outputs if t.storage is not None)
             continue
         target = op.inputs[0].storage if op.inputs else None
         kind = op_kind(op)
         optimizer = op.phase == "optimizer"
         updates = 0 in op.mutated and target is not None and target not in activations
         measures = kind == "reduction" and target is not None and target not in activations
-        if kind in _LOOPED and op.phase != "backward" and (optimizer or updates or measures):
+        on_gradient = target in gradients
+        if on_gradient:
+            # What is made from a gradient (its absolute values, say) goes on being per-parameter work.
+            gradients.update(t.storage for t in op.outputs if t.storage is not None)
+        if kind in _LOOPED and (optimizer or updates or measures or on_gradient):
             where = op.location and (op.location.file, op.location.line)
             by_line[(op.phase, where)].append(op)
-        if op.phase == "forward":
+        if op.phase == "forward" and not on_gradient:
             activations.update(t.storage for t in op.outputs if t.storage is not None and t.storage != target)
     out = []
     for (phase, _), ops in by_line.items():
