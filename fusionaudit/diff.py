@@ -24,6 +24,7 @@ _LEAST_OVERLAP = 0.5
 """Share of the smaller group's ops that two groups must have in common to be taken for parts of one region.
 Half: below that, chance agreement on one common op (add, mul) would tie unrelated kernels together."""
 
+_TENSOR = re.compile(r"(\w+)\[([\d,]*)\]")
 _WIDTH = {DTYPE_SHORT.get(name, name): size for name, size in DTYPE_BYTES.items()}
 
 
@@ -103,7 +104,7 @@ def _minus(left: Sequence[Group], right: Sequence[Group]) -> tuple[str, ...]:
 
 def tensor_bytes(text: str) -> int | None:
     """Bytes of ``bf16[8,1024]``; ``None`` where it is not such a text."""
-    match = re.match(r"(\w+)\[([\d,]*)\]", text)
+    match = _TENSOR.match(text)
     if match is None or match[1] not in _WIDTH:
         return None
     return prod(int(n) for n in match[2].split(",") if n) * _WIDTH[match[1]]
@@ -229,15 +230,36 @@ def _kind(old: Sequence[Group], new: Sequence[Group]) -> ChangeKind:
     return "changed" if len(old) == len(new) == 1 else "regrouped"
 
 
+def _sizes(texts: Sequence[str]) -> list[str]:
+    """Dtype and element count of each tensor, in any order: how generated code views a buffer is its own affair."""
+    out = []
+    for text in texts:
+        match = _TENSOR.match(text)
+        out.append(f"{match[1]}[{prod(int(n) for n in match[2].split(',') if n)}]" if match else text)
+    return sorted(out)
+
+
+def _other_tensors(a: Group, b: Group) -> bool:
+    if (a.reads, a.writes) == (b.reads, b.writes):
+        return False
+    if a.section.graph and b.section.graph:
+        if a.bytes is None or b.bytes is None:
+            return False  # an operand could not be read from the log: what is left of the list says nothing
+        return (_sizes(a.reads), _sizes(a.writes)) != (_sizes(b.reads), _sizes(b.writes))
+    return True
+
+
 def _pair_kind(a: Group, b: Group, bytes_percent: float) -> ChangeKind:
     if a.launches != b.launches:
         return "repeated"
-    if (a.reads, a.writes) != (b.reads, b.writes):
+    if _other_tensors(a, b):
         return "signature"
     if a.ops != b.ops:
         return "changed"
-    moved = abs((b.bytes or 0) - (a.bytes or 0))
-    return "changed" if moved > (a.bytes or 0) * bytes_percent / 100 else "same"
+    if a.bytes is None or b.bytes is None:
+        return "same"
+    moved = abs(b.bytes - a.bytes)
+    return "changed" if moved > a.bytes * bytes_percent / 100 else "same"
 
 
 def _match(old: list[Group], new: list[Group]) -> tuple[Pairs, list[tuple[list[Group], list[Group]]]]:
