@@ -29,10 +29,6 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _INFRA = tuple(torch._C._TorchDispatchModeKey.__members__.values())  # type: ignore[attr-defined]
 
 
-_to_host = threading.local()
-"""Whether this thread is in a copy that the script asked for, from a GPU tensor to the host."""
-
-
 def tracing() -> bool:
     """True while Dynamo, AOTAutograd or a fake mode handles ops on this thread: then nothing may be redirected."""
     return any(torch._C._get_dispatch_mode(key) is not None for key in _INFRA)  # type: ignore[attr-defined]
@@ -80,9 +76,6 @@ class RedirectMode(TorchDispatchMode):
             except NotImplementedError:
                 # No CPU kernel (a CUDA-only op, a custom extension): its result has the right shape and no values.
                 result = run_without_kernel(func, args, kwargs)
-        if wanted is False and func is torch.ops.aten._to_copy.default and not getattr(_moving, "to_host", False):
-            # Autograd and C++ composites (type_as, a cast's backward) name the device that the stand-in really is on.
-            wanted = any(self._tensors.holds(t) for t in inputs)
         self._place(inputs, result, wanted)
         return result
 
@@ -102,8 +95,9 @@ class RedirectMode(TorchDispatchMode):
         for value in (*args, *kwargs.values()):
             if isinstance(value, torch.device) and value.type in ("cuda", "cpu"):
                 wanted = value.type == "cuda"
-        if wanted is False and has_inputs and not getattr(_to_host, "on", False):
-            # C++ fills in the device of the input, which really is the CPU (zeros_like, a change of memory format).
+        if wanted is False and has_inputs and not getattr(_moving, "to_host", False):
+            # Autograd and C++ name the device that the stand-in really is on (type_as, a cast's backward, zeros_like,
+            # a change of memory format): the result is where its inputs are.
             wanted = None
         if wanted:
             self._tensors.first_placed()
@@ -191,11 +185,7 @@ def redirect_tensors(patches: Patches, tensors: GpuTensors) -> None:
             return base_to(self, dtype=dtype, non_blocking=non_blocking, memory_format=memory_format)  # type: ignore[no-any-return]
         _moving.to_host = moves and target.type == "cpu"
         try:
-            _to_host.on = moves and target.type == "cpu"
-        try:
             return torch.ops.aten._to_copy.default(self, **options)  # type: ignore[no-any-return]
-        finally:
-            _to_host.on = False
         finally:
             _moving.to_host = False
 

@@ -232,9 +232,9 @@ def _quiet_gradients(patches: Patches) -> None:
     def functional_dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is device_query and isinstance(args[0], tensor_class):
             return device_of(args[0])
-        if getattr(local, "depth", 0) and kwargs and kwargs.get("device") is not None:
-            if torch.device(kwargs["device"]).type == "meta":
-                kwargs = {**kwargs, "device": cuda}
+        named = kwargs.get("device") if kwargs and getattr(local, "depth", 0) else None
+        if named is not None and torch.device(named).type == "meta":
+            kwargs = {**kwargs, "device": cuda}
         return mode_dispatch(self, func, types, args, kwargs)
 
     def traced_grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -282,7 +282,7 @@ def _torch_cuda(patches: Patches, device: Device) -> None:
         "_set_rng_state_offset": lambda offset, index="cuda": None,
     }
     for name, answer in answers.items():
-        patches.set(torch.cuda, name, answer, optional=name.startswith("_") or name.startswith("is_"))
+        patches.set(torch.cuda, name, answer, optional=name.startswith(("_", "is_")))
     patches.set(torch.cuda.random, "get_rng_state", answers["get_rng_state"])
     patches.set(torch.cuda.random, "set_rng_state", answers["set_rng_state"])
     if device.vendor == "amd":
