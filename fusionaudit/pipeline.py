@@ -65,7 +65,7 @@ def source_lines(program: Program, capture: Path | None) -> dict[str, dict[str, 
     places: list[Location | None] = []
     for p in program.passes:
         for items in (p.ops, p.kernels, p.syncs, p.log.breaks, p.log.recompiles, p.log.decisions):
-            places += [item.location for item in items]  # type: ignore[attr-defined]
+            places += [item.location for item in items]
     for place in places:
         if place is not None:
             near = range(place.line - _CONTEXT_LINES, place.line + _CONTEXT_LINES + 1)

@@ -156,8 +156,7 @@ def _convolution(op: Op) -> Kinds:
 def _convolution_backward(op: Op) -> Kinds:
     """Gradients of input and weight are a kernel each, that of the bias a reduction."""
     wanted = [t for t in op.outputs if t.numel]
-    convolutions = [t for t in wanted if len(t.shape) > 1]
-    return ["convolution"] * len(convolutions) + ["reduction"] * (len(wanted) - len(convolutions))
+    return ["convolution" if len(t.shape) > 1 else "reduction" for t in sorted(wanted, key=lambda t: -len(t.shape))]
 
 
 def _layer_norm_backward(op: Op) -> Kinds:
