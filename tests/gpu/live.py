@@ -1,6 +1,6 @@
 """Both measured engines on this GPU against each other and against CUDA events without a profiler.
 
-usage: live.py OUT.json       run from the repository root on a GPU machine with nsys
+usage: live.py OUT.json [FOLDER]       run from the repository root on a GPU machine with nsys; FOLDER keeps the captures
 
 Bytes and kernels have to be the same from both engines; the time of a step, from the clean passes, is compared with the
 median over 30 steps of CUDA events around the same step.
@@ -26,7 +26,7 @@ def audit(example: str, engine: str, folder: Path) -> dict[str, Any]:
     """The document of one run, or what went wrong."""
     command = [
         sys.executable, "-m", "fusionaudit.cli", "run", "--engine", engine, "--no-html", "--no-verify", "--format",
-        "json", "--quiet", "--out", str(folder / f"{example}_{engine}"), f"examples/{example}.py",
+        "json", "--quiet", "--timeout", "90", "--out", str(folder / f"{example}_{engine}"), f"examples/{example}.py",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=400)
     return json.loads(done.stdout) if done.stdout.strip() else {"error": done.stderr[-400:]}
@@ -86,9 +86,10 @@ def row(document: dict[str, Any], clock: dict[str, float]) -> dict[str, Any]:
 
 def main() -> None:
     result: dict[str, Any] = {}
-    # Three at once: they are on the GPU for milliseconds of the minute that each takes.
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(3) as pool:
-        jobs = {(e, g): pool.submit(audit, e, g, Path(folder)) for g in ("nsys", "kineto") for e in EXAMPLES}
+    # All at once: they are on the GPU for milliseconds of the minute that each takes.
+    with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(6) as pool:
+        folder = Path(sys.argv[2] if len(sys.argv) > 2 else place)
+        jobs = {(e, g): pool.submit(audit, e, g, folder) for g in ("nsys", "kineto") for e in EXAMPLES}
         documents = {key: job.result() for key, job in jobs.items()}
     for example in EXAMPLES:
         clock = events(example)
@@ -99,14 +100,12 @@ def main() -> None:
                 continue
             for mode in ("eager", "compile"):
                 shown = {k: v for k, v in figures[mode].items() if k != "kernels"}
-                print(f"{example:17} {engine:7} {mode:8} {shown} {figures['notes']}")
+                print(f"{example:17} {engine:7} {mode:8} {shown} {figures['notes']}", flush=True)
         a, b = (result[f"{example} {g}"] for g in ("nsys", "kineto"))
         if "error" not in a and "error" not in b:
-            same = {
-                m: a[m]["bytes"] == b[m]["bytes"] and a[m]["launches"] == b[m]["launches"] for m in ("eager", "compile")
-            }
+            same = {m: all(a[m][k] == b[m][k] for k in ("bytes", "launches")) for m in ("eager", "compile")}
             print(f"{example:17} same launches and bytes from both engines: {same}")
-    Path(sys.argv[1]).write_text(json.dumps(result, indent=1) + "\n")
+        Path(sys.argv[1]).write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def ncu(scripts: list[Path], mode: str) -> dict[str, list[dict[str, Any]]]:
         "ncu", "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none", "--profile-from-start",
         "off", "--metrics", ",".join(METRICS), sys.executable, str(HERE / "step_runner.py"), mode, *map(str, scripts),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=215)
     start = done.stdout.find('"ID"')
     if start < 0:
         raise RuntimeError((done.stdout + done.stderr)[-600:])
@@ -59,7 +59,7 @@ def audit(script: Path, folder: Path) -> dict[str, list[dict[str, Any]]]:
         "--no-html", "--no-verify", "--format", "json", "--quiet", "--out", str(folder / script.stem), str(script),
         "cuda", "compile",
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     if not done.stdout.strip():
         raise RuntimeError(done.stderr[-300:])
     passes = {p["name"]: p["kernels"] for p in json.loads(done.stdout)["passes"]}
@@ -126,17 +126,14 @@ def main() -> None:
     out, scripts = Path(sys.argv[1]), [Path(a) for a in sys.argv[2:]]
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(12) as pool:
+        counting = {mode: pool.submit(ncu, scripts, mode) for mode in ("eager", "compile")}
         audits = {s.stem: pool.submit(audit, s, Path(folder)) for s in scripts}
-        models: dict[str, dict[str, list[dict[str, Any]]]] = {}
         for name, job in audits.items():
-            try:
-                models[name] = job.result()
-            except Exception as error:
-                rows.append({"script": name, "failed": f"{type(error).__name__}: {error}"[-300:]})
-    for mode in ("eager", "compile"):
-        counters = ncu(scripts, mode)
-        for name, model in models.items():
-            rows += compare(name, mode, model[mode], counters.get(name, []))
+            for mode, counters in counting.items():
+                try:
+                    rows += compare(name, mode, job.result()[mode], counters.result().get(name, []))
+                except Exception as error:
+                    rows.append({"script": name, "mode": mode, "failed": f"{type(error).__name__}: {error}"[-300:]})
     result = {"summary": summary(rows), "rows": rows}
     out.write_text(json.dumps(result) + "\n")
     for row in rows:
