@@ -1,6 +1,6 @@
 """Both measured engines on this GPU against each other and against CUDA events without a profiler.
 
-usage: live.py OUT.json [FOLDER]       run from the repository root on a GPU machine with nsys; FOLDER keeps the captures
+usage: live.py OUT.json [FOLDER]      run from the repository root on a GPU machine with nsys; FOLDER keeps captures
 
 Bytes and kernels have to be the same from both engines; the time of a step, from the clean passes, is compared with the
 median over 30 steps of CUDA events around the same step.
