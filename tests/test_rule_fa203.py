@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from builders import eager, line, run
+from builders import call, compiled, eager, graph, line, run, t
 
 from fusionaudit.inductor.model import CudagraphSkip, InductorLog
 from fusionaudit.rules import fa203
@@ -28,5 +28,24 @@ def test_numbers_in_a_reason_do_not_make_it_another():
     assert found.evidence["times"] == 2
 
 
+def asked(name: str, symbols: dict[str, int], *others: str):
+    made = [graph(call("triton_poi_0", [t("x", 64)], [t("y", 64)]), outputs=["y"], name=n) for n in (name, *others)]
+    first = replace(made[0], symbols=symbols, source="def partition_0(args):")
+    return replace(compiled(*made), log=InductorLog(graphs=(first, *made[1:])))
+
+
+def test_foreseen_from_symbolic_sizes():
+    (found,) = run(fa203, asked("0/1/inference", {"s50": 52}))
+    assert "distinct size" in (found.reason or "")
+    assert "pad" in found.remedy
+
+
+def test_foreseen_from_a_forward_without_backward():
+    (found,) = run(fa203, asked("0/0/forward", {}))
+    assert "no_grad" in found.remedy
+    assert not run(fa203, asked("0/0/forward", {}, "0/0/backward"))
+
+
 def test_silent_without_skips():
     assert not run(fa203, eager(name="compiled"))
+    assert not run(fa203, asked("0/0/inference", {}))

@@ -5,7 +5,9 @@ runs without, or that one is recorded anew for each size.
 
 Why it costs: the launches that the user thinks are gone are there; re-recording costs more than it saves.
 
-How it is measured: the cudagraphs log of the compiled pass, one finding for each reason.
+How it is measured: the cudagraphs log of the compiled pass, one finding for each reason. Where the log names none (no
+GPU): graphs with symbolic sizes, and forwards with gradients whose backward never runs, foreseen from the output
+code.
 
 When it is wrong: a partition without a graph can be tiny; compare the launches.
 
@@ -22,7 +24,7 @@ from collections.abc import Iterator
 from fusionaudit.config import Config
 from fusionaudit.findings import Finding
 from fusionaudit.inductor.model import CudagraphSkip
-from fusionaudit.program.model import Program
+from fusionaudit.program.model import Pass, Program
 
 CODE = "FA203"
 TITLE = "CUDA graph requested and skipped"
@@ -38,13 +40,35 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
 _NUMBERS = re.compile(r"\b(op|buf|arg)?\d+(_\d+)*\b")
 
 
+def _foreseen(p: Pass) -> list[CudagraphSkip]:
+    """What a run on a GPU would say about graphs that CUDA graphs were asked for (their code is partitioned for them).
+
+    A graph for any size is recorded once for each size; a forward whose backward never runs keeps the next call off the
+    fast path.
+    """
+    asked = [g for g in p.log.graphs if "partition_0" in g.source]
+    out = []
+    for graph in asked:
+        place = next((c.location for c in graph.calls if c.location is not None), None)
+        if graph.symbols:
+            reason = f"dynamic sizes ({', '.join(sorted(graph.symbols))}): a graph is recorded for each distinct size"
+            out.append(CudagraphSkip(reason=reason, location=place, compile_id=graph.compile_id))
+    backward = any(g.kind == "backward" for g in p.log.graphs)
+    for graph in asked:
+        if graph.kind == "forward" and not backward:
+            place = next((c.location for c in graph.calls if c.location is not None), None)
+            reason = "gradients are on and no backward follows: pending backwards keep calls off the fast path"
+            out.append(CudagraphSkip(reason=reason, location=place, compile_id=graph.compile_id))
+    return out
+
+
 def check(program: Program, config: Config) -> Iterator[Finding]:
     """One finding for each reason and place."""
     for p in program.passes:
         if p.name != "compiled" and not p.name.startswith("imported"):
             continue
         groups: dict[tuple[object, ...], list[CudagraphSkip]] = defaultdict(list)
-        for skip in p.log.cudagraph_skips:
+        for skip in p.log.cudagraph_skips or _foreseen(p):
             where = skip.location and (skip.location.file, skip.location.line)
             groups[(_NUMBERS.sub("N", skip.reason), where)].append(skip)
         for (reason, _), group in groups.items():
