@@ -267,3 +267,33 @@ def test_causes_cover_what_inductor_says() -> None:
     }
     assert {reason: cause_of(reason) for reason in expected} == expected
     assert cause_of("numel/rnumel mismatch (reduce)", same_reduction=True) == "split-reduction"
+
+
+def test_inputs_that_share_a_storage() -> None:
+    """torch 2.13 writes hints of aliased inputs as views of one storage; their dtype is the storage's."""
+    code = """
+def call(args):
+    select, = args
+    assert_size_stride(select, (4, 16), (192, 1), 'input')
+    buf0 = torch.ops.aten._scaled_dot_product_efficient_attention.default(select, select, select)
+    buf1 = buf0[0]
+    assert_size_stride(buf1, (4, 16), (16, 1), 'op')
+    return (buf1, )
+def get_args():
+    _shared_storage_9 = rand_strided((768, ), (1, ), device='cuda:0', dtype=torch.bfloat16)
+    select = torch.as_strided(_shared_storage_9, (4, 16), (192, 1))
+    return [select]
+"""
+    (call,) = parse_output_code(code).calls
+    assert (call.read_bytes, call.write_bytes) == (4 * 16 * 2, 4 * 16 * 2)
+
+
+def test_fragment_with_no_loads_names_its_last_op() -> None:
+    from fusionaudit.inductor.fragments import parse_fragment
+
+    text = """# Topologically Sorted Source Nodes: [h, padded], Original ATen: [aten.mul, aten.constant_pad_nd]
+# Graph fragment:
+#   %mul_1 : Tensor "bf16[256, 2880][2880, 1]cuda:0"[num_users=2] = call_function[target=torch.ops.aten.mul.Tensor](args = (%x, %y), kwargs = {})
+#   %constant_pad_nd : Tensor "bf16[256, 3072][3072, 1]cuda:0"[num_users=1] = call_function[target=torch.ops.aten.constant_pad_nd.default](args = (%mul_1, [0, 192], 0.0), kwargs = {})
+#   return %buf2"""  # noqa: E501
+    assert parse_fragment(text.split("\n")).computed() == ("constant_pad_nd",)

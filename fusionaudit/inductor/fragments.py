@@ -88,7 +88,9 @@ class Fragment:
                 continue
             reachable.add(name)
             stack.extend(s for s in sources(listed[name]) if s not in given or s in returned)
-        return tuple(n for n in listed if n in reachable and (counted[n] or n in returned))
+        computed = tuple(n for n in listed if n in reachable and (counted[n] or n in returned))
+        # Nothing loaded (the zeros of a pad): it is the last op that the kernel does a part of.
+        return computed or tuple(listed)[-1:]
 
 
 def parse_fragment(lines: Iterable[str]) -> Fragment:

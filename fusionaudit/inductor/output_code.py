@@ -15,7 +15,8 @@ from fusionaudit.inductor import extern_ops
 from fusionaudit.inductor.fragments import Fragment, FragmentNode, parse_fragment, short_op, static_tensor
 from fusionaudit.inductor.kernels import MOVES, accesses, kernel_numels, parse_kernel, traffic
 from fusionaudit.inductor.model import CallKind, CompiledGraph, GeneratedCall, GeneratedKernel, GraphKind, Node
-from fusionaudit.inductor.wrapper import Definitions, Interpreter, read_definitions
+from fusionaudit.inductor.wrapper import Interpreter
+from fusionaudit.inductor.wrapper_definitions import Definitions, read_definitions
 from fusionaudit.inductor.wrapper_values import Buffer, PendingCall, Result, WrapperValue
 from fusionaudit.tensors import DTYPE_BYTES, Tensor
 

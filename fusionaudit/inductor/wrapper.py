@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from fusionaudit.inductor.expressions import dotted, evaluate, integer, integers
 from fusionaudit.inductor.extern_ops import is_view
 from fusionaudit.inductor.fragments import tensor_type
+from fusionaudit.inductor.wrapper_definitions import Definitions, dtype_name
 from fusionaudit.inductor.wrapper_values import Buffer, PendingCall, Result, WrapperValue
 
 _IGNORED = {
@@ -17,87 +17,6 @@ _IGNORED = {
     "mark_dynamic", "run_intermediate_hooks", "_DeviceGuard", "stream", "Stream", "current_stream", "maybe_profile",
 }  # fmt: skip
 _DEPTH = 8  # partitions and subgraphs call each other only a few levels deep
-
-
-@dataclass
-class Definitions:
-    """What the module defines besides ``call``: kernels by variable name, C++ kernels, functions, input hints."""
-
-    triton: dict[str, tuple[str, str, int]] = field(default_factory=dict)
-    multi: dict[str, list[str]] = field(default_factory=dict)
-    host: set[str] = field(default_factory=set)
-    other: set[str] = field(default_factory=set)
-    functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
-    call: ast.FunctionDef | None = None
-    hints: dict[str, WrapperValue] = field(default_factory=dict)
-
-
-def read_definitions(tree: ast.Module) -> Definitions:
-    """Everything that the wrapper module defines at its top level."""
-    found = Definitions()
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and isinstance(node.value, ast.Call):
-            _kernel_definition(found, node.targets[0].id, node.value)
-        elif isinstance(node, ast.FunctionDef):
-            found.functions[node.name] = node
-            if node.name == "call":
-                found.call = node
-            elif node.name == "get_args" or (node.name == "benchmark_compiled_module" and not found.hints):
-                found.hints = _hints(node) or found.hints
-        elif isinstance(node, ast.ClassDef):
-            for inner in node.body:
-                if isinstance(inner, ast.FunctionDef) and inner.name == "call":
-                    found.call = inner
-    return found
-
-
-def _kernel_definition(found: Definitions, name: str, value: ast.Call) -> None:
-    function = dotted(value.func)
-    if not function.startswith("async_compile."):
-        return
-    how = function.split(".", 1)[1]
-    texts = [a.value for a in value.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
-    if how == "triton" and len(texts) >= 2:
-        found.triton[name] = (texts[0], texts[1], value.lineno)
-    elif how == "multi_kernel" and len(value.args) > 1 and isinstance(value.args[1], ast.List):
-        found.multi[name] = [e.id for e in value.args[1].elts if isinstance(e, ast.Name)]
-    elif how.startswith("cpp"):
-        found.host.add(name)
-    else:
-        found.other.add(name)
-
-
-def _hints(function: ast.FunctionDef) -> dict[str, WrapperValue]:
-    """Inputs with the sizes that Inductor saw, from ``get_args`` (``rand_strided(shape, strides, ...)``)."""
-    out: dict[str, WrapperValue] = {}
-    for node in function.body:
-        if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)):
-            continue
-        name = node.targets[0].id
-        if (
-            isinstance(node.value, ast.Call)
-            and dotted(node.value.func).endswith("rand_strided")
-            and len(node.value.args) > 1
-        ):
-            keywords = {k.arg: k.value for k in node.value.keywords}
-            device = keywords.get("device")
-            text = str(device.value) if isinstance(device, ast.Constant) else "cuda"
-            out[name] = Buffer(
-                name=name,
-                storage=name,
-                shape=integers(node.value.args[0], {}),
-                strides=integers(node.value.args[1], {}),
-                dtype=_dtype(keywords.get("dtype")),
-                device=text.split(":")[0],
-            )
-        else:
-            out[name] = evaluate(node.value, {})
-    return out
-
-
-def _dtype(node: ast.expr | None) -> str | None:
-    text = dotted(node) if node is not None else ""
-    return text.removeprefix("torch.") if text.startswith("torch.") else None
 
 
 class Interpreter:
@@ -233,7 +152,7 @@ class Interpreter:
         if last in ("alloc_from_pool", "_alloc_from_pool") and len(node.args) >= 5:
             shape, strides = integers(node.args[3], self.names), integers(node.args[4], self.names)
             name = target or f"pool_{node.lineno}"
-            return Buffer(name, name, shape, strides, _dtype(node.args[2]))
+            return Buffer(name, name, shape, strides, dtype_name(node.args[2]))
         if last == "copy_if_misaligned" and node.args:
             return self._expression(node.args[0], None)  # torch 2.13: the same buffer, but for unaligned inputs
         if last == "assert_size_stride" and len(node.args) >= 3:
@@ -284,7 +203,7 @@ class Interpreter:
         dtype = keywords.get("dtype", node.args[2] if len(node.args) > 2 else None)
         shape = integers(node.args[0], self.names) if node.args else None
         strides = integers(node.args[1], self.names) if len(node.args) > 1 else None
-        return Buffer(name, name, shape, strides, _dtype(dtype), device="cpu" if "cpu" in function else "cuda")
+        return Buffer(name, name, shape, strides, dtype_name(dtype), device="cpu" if "cpu" in function else "cuda")
 
     def _view(self, node: ast.Call, target: str | None) -> WrapperValue:
         base = self.buffer(self._expression(node.args[0], None))
@@ -392,7 +311,7 @@ class Interpreter:
             shape = tuple(n for i, n in enumerate(owner.shape) if i != (axis or 0) % len(owner.shape))
             return self._made("aten.sum.dim_IntList", node, owner, shape, owner.dtype, target)
         if last == "to" and node.args:
-            dtype = _dtype(node.args[0])
+            dtype = dtype_name(node.args[0])
             if dtype is None or dtype == owner.dtype or owner.shape is None:
                 return owner
             return self._made("aten._to_copy.default", node, owner, owner.shape, dtype, target)
