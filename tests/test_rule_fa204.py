@@ -31,3 +31,10 @@ def test_said_once_for_both_passes():
 
 def test_silent_without_syncs():
     assert not run(fa204, eager(WORK))
+
+
+def test_a_copy_and_its_synchronisation_are_one_wait():
+    pair = [HostSync(name=n, location=line(8)) for n in ("cudaMemcpyAsync", "cudaStreamSynchronize")]
+    (found,) = run(fa204, eager(WORK, engine="nsys", syncs=pair))
+    assert found.severity == "info"
+    assert found.evidence["syncs"] == 1

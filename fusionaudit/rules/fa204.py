@@ -17,7 +17,7 @@ torch.where instead of `if`; non_blocking=True copies to pinned memory.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from fusionaudit.config import Config
@@ -40,9 +40,14 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
     groups: dict[tuple[object, ...], list[HostSync]] = defaultdict(list)
     for sync in p.syncs:
         groups[(sync.location and (sync.location.file, sync.location.line),)].append(sync)
-    total = sum(len(g) for g in groups.values())
+    total = sum(waits(g) for g in groups.values())
     for (where,), group in groups.items():
         yield _finding(p, group, total, where is not None)
+
+
+def waits(group: list[HostSync]) -> int:
+    """How often the host waits: a trace shows one read as a copy and a synchronisation, which is one wait."""
+    return max(Counter(s.name for s in group).values())
 
 
 def _finding(p: Pass, group: list[HostSync], total: int, located: bool) -> Finding:
@@ -56,12 +61,12 @@ def _finding(p: Pass, group: list[HostSync], total: int, located: bool) -> Findi
         rule=CODE,
         pass_name=p.name,
         severity="warning" if many and (located or p.name.startswith("imported")) else "info",
-        message=f"the host waits for the GPU {len(group)} time(s) a step here ({what}), {total} in the step",
+        message=f"the host waits for the GPU {waits(group)} time(s) a step here ({what}), {total} in the step",
         ops=names,
         location=first.location,
-        saving_ns=_WAIT_NS * len(group),
+        saving_ns=_WAIT_NS * waits(group),
         basis="predicted" if p.engine == "deviceless" else "modelled",
         remedy="keep the value on the GPU, or read once every N steps",
         confidence="high" if located else "low",
-        evidence={"syncs": len(group), "wait_ns": measured, "bytes": moved},
+        evidence={"syncs": waits(group), "wait_ns": measured, "bytes": moved},
     )
