@@ -1,0 +1,134 @@
+"""What must hold on the recorded H200 captures, through the same command that a user gives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from fusionaudit.cli import main
+
+CAPTURES = Path(__file__).parent / "data" / "captures"
+
+
+def analyzed(name: str, log: str | None = None) -> dict[str, Any]:
+    arguments = ["analyze", str(CAPTURES / f"{name}.sqlite"), "--format", "json"]
+    if log is not None:
+        arguments += ["--inductor-log", str(CAPTURES / log)]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+def only_pass(document: dict[str, Any]) -> dict[str, Any]:
+    (found,) = document["passes"]
+    return dict(found)
+
+
+def launches(p: dict[str, Any]) -> list[dict[str, Any]]:
+    return [k for k in p["kernels"] if k["category"] not in ("memcpy", "memset")]
+
+
+@pytest.mark.parametrize(
+    ("name", "elements", "time_ns"),
+    [("nsys2023.4_sum_abs_eager", 1 << 28, 754_000), ("nsys2025.3_sum_abs_eager_n24", 1 << 24, 56_400)],
+)
+def test_sum_abs_eager(name: str, elements: int, time_ns: int) -> None:
+    document = analyzed(name)
+    p = only_pass(document)
+    assert p["steps"] == 3
+    assert p["per_step"]["launches"] == 2
+    # abs reads and writes x, sum reads it: three times x, one scalar, and the 4-byte semaphore that is cleared.
+    assert p["per_step"]["global_bytes"] == 3 * 4 * elements + 4 + 4
+    assert p["per_step"]["gpu_time_ns"] == pytest.approx(time_ns, rel=0.01)
+    assert p["per_step"]["bandwidth_share"] == pytest.approx(0.88 if elements == 1 << 28 else 0.74, abs=0.02)
+    (finding,) = [f for f in document["findings"] if f["rule"] in ("FA101", "FA102")]
+    assert finding["rule"] == "FA102"
+    assert finding["avoidable_bytes"] == 2 * 4 * elements
+
+
+@pytest.mark.parametrize(
+    ("name", "elements"), [("nsys2023.4_sum_abs_compiled", 1 << 28), ("nsys2025.3_sum_abs_compiled_n24", 1 << 24)]
+)
+def test_sum_abs_compiled(name: str, elements: int) -> None:
+    large = elements == 1 << 28
+    document = analyzed(name, "sum_abs_compiled.torch_logs.txt" if large else None)
+    p = only_pass(document)
+    second_name = "triton_red_fused_abs_sum_1" if large else "triton_per_fused_abs_sum_1"
+    assert [k["name"] for k in launches(p)] == ["triton_red_fused_abs_sum_0", second_name]
+    assert not [f for f in document["findings"] if f["rule"] in ("FA101", "FA102")]
+    if not large:
+        assert "missing-log" in {n["kind"] for n in document["notes"]}
+        return
+    first, second = launches(p)
+    assert (first["read_bytes"], first["write_bytes"]) == (4 * elements, 8192)
+    assert (second["read_bytes"], second["write_bytes"]) == (8192, 4)
+    assert first["graph"] == second["graph"] == "0/0/inference"
+    (split,) = [f for f in document["findings"] if f["rule"] == "FA111"]
+    assert split["severity"] == "info"
+    assert "split" in split["reason"]
+    assert "numel/rnumel mismatch" in json.dumps(split), "Inductor's own words are there"
+
+
+def test_block_compiled_finds_its_step_and_ties_every_triton_kernel() -> None:
+    document = analyzed("nsys2023.4_block_compiled", "block_compiled.torch_logs.txt")
+    p = only_pass(document)
+    assert p["steps"] == 2
+    assert len(launches(p)) == 52, "of 2,832 recorded"
+    triton = [k for k in p["kernels"] if k["name"].startswith("triton_")]
+    assert len(triton) == 18
+    assert all(k["graph"] and k["ops"] for k in triton)
+    in_graph = {g: [k["name"] for k in triton if k["graph"] == g] for g in ("0/0/forward", "0/0/backward")}
+    assert [len(v) for v in in_graph.values()] == [4, 14]
+    # The same name is in both graphs: position and graph tell them apart.
+    assert "triton_poi_fused_gelu_view_2" in in_graph["0/0/forward"]
+    assert [k["call"] for k in triton if k["graph"] == "0/0/forward"] == [0, 4, 6, 8]
+
+
+@pytest.mark.parametrize("name", ["nsys2023.4_tiny_graph", "nsys2025.3_tiny_graph"])
+def test_replayed_kernels_are_tied_to_their_calls(name: str) -> None:
+    p = only_pass(analyzed(name, "tiny_graph.torch_logs.txt"))
+    replayed = [k for k in launches(p) if k["replayed"]]
+    assert len(replayed) == 61
+    assert all(k["graph"] for k in replayed)
+    calls = [k["call"] for k in replayed]
+    assert calls == sorted(calls)
+    assert len({c for c in calls}) == 41, "20 matmuls (one or two kernels each) and 21 Triton kernels"
+
+
+@pytest.mark.parametrize("path", sorted(CAPTURES.glob("*.sqlite")), ids=lambda p: p.stem)
+def test_match_rate_is_at_least_99_percent(path: Path) -> None:
+    log = "tiny_graph.torch_logs.txt" if "graph" in path.stem else None
+    p = only_pass(analyzed(path.stem, log))
+    assert p["unmatched_kernels"] <= 0.01 * len(p["kernels"])
+
+
+def test_contract_of_the_json() -> None:
+    document = analyzed("nsys2023.4_sum_abs_eager")
+    assert {"schema_version", "tool", "engine", "target", "passes", "findings", "notes", "exit_code"} <= set(document)
+    assert document["schema_version"] == 1
+    assert document["engine"] == "import"
+    assert document["target"]["sm_count"] == 132
+    p = only_pass(document)
+    assert {"name", "steps", "per_step", "kernels"} <= set(p)
+    assert {"launches", "distinct_kernels", "gpu_time_ns", "global_bytes", "basis"} <= set(p["per_step"])
+    for kernel in p["kernels"]:
+        assert {
+            "name", "ops", "shapes", "dtypes", "duration_ns", "global_bytes", "basis", "registers",
+            "local_memory_bytes", "graph", "location",
+        } <= set(kernel)  # fmt: skip
+    for finding in document["findings"]:
+        assert {
+            "rule", "pass", "severity", "message", "ops", "kernels", "location", "avoidable_bytes", "saving_ns",
+            "basis", "reason", "fingerprint", "verification",
+        } <= set(finding)  # fmt: skip
+
+
+def test_the_same_input_gives_the_same_findings() -> None:
+    first, second = (analyzed("nsys2023.4_block_compiled", "block_compiled.torch_logs.txt") for _ in range(2))
+    assert [f["fingerprint"] for f in first["findings"]] == [f["fingerprint"] for f in second["findings"]]
+    assert first["findings"] == second["findings"]
