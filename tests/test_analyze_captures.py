@@ -97,7 +97,7 @@ def test_replayed_kernels_are_tied_to_their_calls(name: str) -> None:
     assert all(k["graph"] for k in replayed)
     calls = [k["call"] for k in replayed]
     assert calls == sorted(calls)
-    assert len({c for c in calls}) == 41, "20 matmuls (one or two kernels each) and 21 Triton kernels"
+    assert len(set(calls)) == 41, "20 matmuls (one or two kernels each) and 21 Triton kernels"
 
 
 @pytest.mark.parametrize("path", sorted(CAPTURES.glob("*.sqlite")), ids=lambda p: p.stem)
