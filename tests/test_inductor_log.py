@@ -297,3 +297,14 @@ def test_fragment_with_no_loads_names_its_last_op() -> None:
 #   %constant_pad_nd : Tensor "bf16[256, 3072][3072, 1]cuda:0"[num_users=1] = call_function[target=torch.ops.aten.constant_pad_nd.default](args = (%mul_1, [0, 192], 0.0), kwargs = {})
 #   return %buf2"""  # noqa: E501
     assert parse_fragment(text.split("\n")).computed() == ("constant_pad_nd",)
+
+
+def test_foreach_kernels_have_their_ops() -> None:
+    """They have no comment in the output code; the fusion log says what went into them."""
+    calls = [c for g in log("case41").graphs for c in g.calls]
+    assert [c.category for c in calls] == ["foreach", "foreach"]
+    assert "aten._foreach_add" in calls[0].aten
+    assert "aten._foreach_sqrt" in calls[1].aten
+    assert all(c.nodes for c in calls)
+    # Six 512 x 512 parameters: parameter, gradient and two moments in, and 13 scalars; three of the four out.
+    assert (calls[1].read_bytes, calls[1].write_bytes) == (6 * 4 * (4 << 18) + 13 * 4, 6 * 3 * (4 << 18))

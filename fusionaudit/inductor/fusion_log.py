@@ -60,6 +60,7 @@ _SLOWER = re.compile(
     r"cannot fuse \(benchmark\): fusing (?P<first>.*?) with (?P<second>.*?) cause (?P<slower>\S+)x slowdown"
 )
 _NODE_NAME = re.compile(r"SchedulerNode\(name=\\*'(op\d+)\\*'\)")
+_FOREACH = re.compile(r"^\s*(?:Foreach|Combo)\w*SchedulerNode\(nodes=(\w+)\)")
 _ORIGINS = re.compile(r"origins=OrderedSet\(\[(.*?)\]\)")
 
 
@@ -85,13 +86,14 @@ class _Scheduled:
 
 @dataclass
 class FusionRecord:
-    """The fusion lines of one lowered graph."""
+    """The fusion lines of one lowered graph; ``foreach`` are the members of each foreach node after the last round."""
 
     compile_id: str | None
     nodes: dict[str, _Scheduled] = field(default_factory=dict)
     apart: dict[tuple[str, str, str], None] = field(default_factory=dict)
     fused: list[tuple[str, str]] = field(default_factory=list)
     unrelated: int = 0
+    foreach: list[tuple[str, ...]] = field(default_factory=list)
 
 
 def parse_fusion(lines: Iterable[LogLine]) -> list[FusionRecord]:
@@ -109,7 +111,12 @@ def parse_fusion(lines: Iterable[LogLine]) -> list[FusionRecord]:
         if current is None or "attempting fusion (1/" in text or current.compile_id != line.compile_id:
             current = FusionRecord(compile_id=line.compile_id)
             out.append(current)
+        if "fuse_nodes_once, candidates" in text:
+            current.foreach.clear()
         if "SchedulerNode(" in text:
+            grouped = _FOREACH.match(text)
+            if grouped:
+                current.foreach.append(members(grouped.group(1)))
             _candidates(text, current)
             continue
         stripped = text.strip()

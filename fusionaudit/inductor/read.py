@@ -244,8 +244,17 @@ def _place_calls(graph: CompiledGraph, record: FusionRecord | None) -> tuple[Gen
         if node.name not in taken:
             loose[".".join(node.op.split(".")[:2])].append(node)
     out = []
+    # Foreach kernels have no comment and mostly write their arguments: they are tied by their order.
+    foreach = [c.index for c in graph.calls if c.category == "foreach" and not c.nodes]
+    groups = record.foreach if record is not None and len(record.foreach) == len(foreach) else []
+    grouped = dict(zip(foreach, groups, strict=False))
     for call in graph.calls:
         nodes = call.nodes
+        if record is not None and call.index in grouped:
+            scheduled = [record.nodes[m] for m in grouped[call.index] if m in record.nodes]
+            nodes = tuple(dict.fromkeys(o for s in scheduled for o in s.origins))
+            ops = [by_name[n].op if n in by_name else f"aten.{re.sub(r'_[0-9]+$', '', n)}" for n in sorted(nodes)]
+            call = replace(call, aten=call.aten or tuple(dict.fromkeys(".".join(o.split(".")[:2]) for o in ops)))
         if not nodes and record is not None and call.kind in ("triton", "user_triton"):
             numbers = [t.storage.removeprefix("buf") for t in call.writes if t.storage and t.storage.startswith("buf")]
             found = [o for n in numbers if (s := record.nodes.get(f"op{n}")) is not None for o in s.origins]
