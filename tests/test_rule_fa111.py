@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from builders import MEGA, call, compiled, graph, run, t, warnings
 
 from fusionaudit.inductor.model import FusionDecision
-from fusionaudit.rules import fa111
+from fusionaudit.rules import fa111, fa117
 
 X = t("x", 4096, 4096)
 
@@ -154,3 +156,18 @@ def test_two_kernels_of_a_few_elements():
     )
     (found,) = warnings(fa111, compiled(g))
     assert found.saving_ns == 2500
+
+
+def test_a_graph_for_any_size_is_fa117():
+    """The sizes are equal once the symbols have values; a graph of fixed sizes would fuse the two."""
+    made = graph(
+        call("triton_poi_0", [X], [t("a", 4096, 4096)], numels={"x": 4096 * 4096}),
+        call("triton_poi_1", [t("a", 4096, 4096)], [t("b", 4096, 4096)], numels={"x": 4096 * 4096}),
+        outputs=["b"],
+    )
+    symbolic = tuple(replace(k, numels={"x": None}) for k in made.kernels)
+    made = replace(made, kernels=symbolic, symbols={"s0": 4096})
+    assert not run(fa111, compiled(made))
+    (found,) = run(fa117, compiled(made))
+    assert found.rule == "FA117"
+    assert "s0=4096" in found.message

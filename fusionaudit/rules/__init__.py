@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Protocol
 
 from fusionaudit.config import Config
@@ -84,14 +86,17 @@ RULES: tuple[Rule, ...] = (
 
 
 def run_rules(program: Program, config: Config) -> list[Finding]:
-    """The findings of all rules that the configuration wants, each fingerprint once, in order of the rules."""
-    seen: set[str] = set()
+    """The findings of all rules that the configuration wants, in order of the rules.
+
+    Fingerprints are unique: of findings that would share one (same ops at the same line), later ones are numbered.
+    """
+    seen: Counter[str] = Counter()
     out: list[Finding] = []
     for rule in RULES:
         if not config.wants(rule.CODE):
             continue
         for finding in rule.check(program, config):
-            if finding.fingerprint not in seen:
-                seen.add(finding.fingerprint)
-                out.append(finding)
+            seen[finding.fingerprint] += 1
+            number = seen[finding.fingerprint]
+            out.append(finding if number == 1 else replace(finding, key=f"{finding.key}#{number}"))
     return out
