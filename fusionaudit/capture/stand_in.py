@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import threading
 import types
 import warnings
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 
 from fusionaudit.capture.patches import Patches, moved
+from fusionaudit.capture.traced_gradients import quiet_gradients
 from fusionaudit.device import Device
 from fusionaudit.errors import AuditError
 
@@ -115,7 +115,7 @@ class _Driver:
 def stand_in(patches: Patches, device: Device) -> None:
     """Make this process answer for the target until the patches are undone."""
     _no_op_guard(patches)
-    _quiet_gradients(patches)
+    quiet_gradients(patches)
     _torch_cuda(patches, device)
     _interfaces(patches, device)
     _triton(patches, device)
@@ -165,10 +165,6 @@ def _guard_class(accelerators: Any) -> type:
     return Guard
 
 
-_local = threading.local()
-"""How deep this thread is in the autograd engine over a trace."""
-
-
 def _other_accelerator() -> None:
     """In a CUDA build, name another accelerator than CUDA, one that is all Python and does nothing.
 
@@ -183,75 +179,6 @@ def _other_accelerator() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             setup(rename=_NO_DEVICE)
-
-
-def _quiet_gradients(patches: Patches) -> None:
-    """Let AOTAutograd trace a backward of CUDA tensors without a CUDA device.
-
-    The C++ engine synchronises streams for gradients on an accelerator, which fails without one. While it runs over a
-    trace, the traced tensors (FunctionalTensor) answer ``meta`` when C++ asks for their device, so that it leaves
-    streams alone; factories that a backward formula calls with that device are put back on CUDA.
-    """
-    from torch._subclasses import fake_tensor, functional_tensor
-
-    if not hasattr(functional_tensor, "FunctionalTensor") or not hasattr(functional_tensor, "FunctionalTensorMode"):
-        raise moved("torch._subclasses.functional_tensor")
-    tensor_class, mode_class = functional_tensor.FunctionalTensor, functional_tensor.FunctionalTensorMode
-    make = torch.Tensor._make_wrapper_subclass
-    dispatch = tensor_class.__torch_dispatch__
-    mode_dispatch = mode_class.__torch_dispatch__
-    fake_mode_class = fake_tensor.FakeTensorMode
-    fake_mode_dispatch = fake_mode_class.__torch_dispatch__
-    grad = torch.autograd.grad
-    device_query = torch.ops.prim.device.default
-    local = _local
-    meta, cuda = torch.device("meta"), torch.device("cuda", 0)
-
-    def make_wrapper(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if cls is tensor_class and len(args) > 10:
-            args = (*args[:10], True, *args[11:])  # dispatch_device
-        return make(cls, *args, **kwargs)
-
-    def device_of(traced: Any) -> torch.device:
-        if getattr(local, "depth", 0):
-            return meta
-        inner = torch._from_functional_tensor(traced.elem)
-        device: torch.device = inner.fake_device if hasattr(inner, "fake_device") else inner.device
-        return device
-
-    def tensor_dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is device_query:
-            return device_of(self)
-        return dispatch(self, func, types, args, kwargs)
-
-    def fake_dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is device_query and isinstance(args[0], tensor_class):
-            return device_of(args[0])
-        return fake_mode_dispatch(self, func, types, args, kwargs)
-
-    def functional_dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is device_query and isinstance(args[0], tensor_class):
-            return device_of(args[0])
-        named = kwargs.get("device") if kwargs and getattr(local, "depth", 0) else None
-        if named is not None and torch.device(named).type == "meta":
-            kwargs = {**kwargs, "device": cuda}
-        return mode_dispatch(self, func, types, args, kwargs)
-
-    def traced_grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        first = inputs if isinstance(inputs, torch.Tensor) else next(iter(inputs), None)
-        if not isinstance(first, tensor_class):
-            return grad(outputs, inputs, *args, **kwargs)
-        local.depth = getattr(local, "depth", 0) + 1
-        try:
-            return grad(outputs, inputs, *args, **kwargs)
-        finally:
-            local.depth -= 1
-
-    patches.put(torch.Tensor, "_make_wrapper_subclass", staticmethod(make_wrapper))
-    patches.set(tensor_class, "__torch_dispatch__", tensor_dispatch)
-    patches.set(mode_class, "__torch_dispatch__", functional_dispatch)
-    patches.set(fake_mode_class, "__torch_dispatch__", fake_dispatch)
-    patches.set(torch.autograd, "grad", traced_grad)
 
 
 def _torch_cuda(patches: Patches, device: Device) -> None:
