@@ -84,8 +84,21 @@ def _barrier(op: Op, kind: OpKind) -> bool:
     return kind == "scalar_read" or to_host or op.base_name in ("aten.nonzero", "aten.masked_select")
 
 
+_memo: list[tuple[Pass, Flow]] = []
+
+
 def dataflow(p: Pass) -> Flow:
-    """The flow of a pass's own ops (not of what runs inside compiled graphs)."""
+    """The flow of a pass's own ops (not of what runs inside compiled graphs); kept for the last passes asked for."""
+    for known, found in _memo:
+        if known is p:
+            return found
+    result = _dataflow(p)
+    _memo.append((p, result))
+    del _memo[:-8]
+    return result
+
+
+def _dataflow(p: Pass) -> Flow:
     kernels, graph_epochs = _kernels_of(p), _graph_epochs(p)
     version: dict[str, int] = defaultdict(int)
     made: set[str] = set()

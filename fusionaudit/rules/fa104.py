@@ -28,6 +28,7 @@ from fusionaudit.rules.chain_findings import chain_findings, chains_of, eager_li
 from fusionaudit.rules.fa105 import is_copying
 from fusionaudit.rules.judging import human_bytes, worth
 from fusionaudit.rules.library_ops import roots
+from fusionaudit.trace.schema import Op
 
 CODE = "FA104"
 TITLE = "matmul epilogue left as kernels of its own"
@@ -35,12 +36,11 @@ TITLE = "matmul epilogue left as kernels of its own"
 _REMEDY = 'torch.compile(mode="max-autotune") can fuse it into a Triton matmul; compare the times'
 
 
-def has_loose_bias(p: Pass, chain: Chain) -> bool:
+def has_loose_bias(by_id: dict[int, Op], chain: Chain) -> bool:
     """A matmul without bias, then an add of a small (broadcast) tensor."""
     names = roots(chain.ops)
     if not names or names[0] not in ("mm", "bmm", "matmul"):
         return False
-    by_id = {op.id: op for op in p.ops}
     for op_id, name in zip(chain.op_ids[1:2], names[1:2], strict=True):
         op = by_id[op_id]
         sizes = sorted(t.stored_elements for t in op.inputs)
@@ -53,7 +53,8 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
     """Eager matmul-epilogue groups; Triton kernels that read just an extern matmul's result (compiled, information)."""
     for p in eager_like(program):
         found = [c for c in chains_of(p) if c.kind == "matmul_epilogue" and not is_copying(c)]
-        biased = {c.op_ids for c in found if has_loose_bias(p, c)}
+        by_id = {op.id: op for op in p.ops}
+        biased = {c.op_ids for c in found if has_loose_bias(by_id, c)}
         text = "work on a matmul's result just after it, which its epilogue could do"
         wanted = [(p, [c for c in found if c.op_ids in biased])]
         remedy = "use torch.addmm or nn.Linear(bias=True): the bias is then part of the matmul"

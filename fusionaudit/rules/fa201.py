@@ -19,6 +19,7 @@ fuse (FA101, FA106).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from fusionaudit.config import Config
@@ -52,7 +53,7 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
         synced = name != "imported" and len(p.syncs) > 1
         ranged = name == "imported" and bool(p.ops)
         replayed = sum(k.replayed for k in p.kernels) * 2 > len(p.kernels)
-        longest = max(p.kernels, key=lambda k: sum(k.location == other.location for other in p.kernels[:200]))
+        place = Counter(k.location for k in p.kernels if k.location is not None).most_common(1)
         yield Finding(
             rule=CODE,
             pass_name=p.name,
@@ -60,7 +61,7 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
             message=f"{len(p.kernels)} launches a step keep the GPU busy for {human_time(step - idle)} of "
             f"{human_time(step)}; a CUDA graph would save about {human_time(saving)}",
             kernel_ids=tuple(k.id for k in p.kernels),
-            location=longest.location,
+            location=place[0][0] if place else None,
             saving_ns=saving,
             basis=basis,
             reason=_reason(away, ranged, synced),

@@ -28,6 +28,20 @@ class Worth:
     share: float | None = None
 
 
+_memo: list[tuple[Pass, dict[int, Kernel]]] = []
+
+
+def kernels_by_id(p: Pass) -> dict[int, Kernel]:
+    """The kernels of a pass by id; kept for the last passes that were asked for."""
+    for known, found in _memo:
+        if known is p:
+            return found
+    result = {k.id: k for k in p.kernels}
+    _memo.append((p, result))
+    del _memo[:-8]
+    return result
+
+
 def _flops(kernel: Kernel) -> float | None:
     """Multiply-adds of a matmul or convolution from its operands: 2 sqrt(|A| |B| |C|) is 2mnk for matrices."""
     sizes = sorted((t.numel for t in (*kernel.reads, *kernel.writes) if t.numel > 1), reverse=True)
@@ -111,8 +125,8 @@ def fused_saving_ns(
     program: Program, p: Pass, kernel_ids: Iterable[int], minimum_bytes: int | None, avoidable_bytes: int | None
 ) -> int | None:
     """Time saved where one kernel takes the place of these; from bytes alone where their times are not known."""
-    wanted = set(kernel_ids)
-    kernels = [k for k in p.kernels if k.id in wanted]
+    found = kernels_by_id(p)
+    kernels = [found[i] for i in dict.fromkeys(kernel_ids) if i in found]
     if any(k.category in ("matmul", "convolution") for k in kernels):
         # A matmul keeps its time; what its epilogue spares are the bytes in between.
         return None if program.device is None else program.device.transfer_ns(avoidable_bytes)
