@@ -33,25 +33,31 @@ __global__ void norm_forward(const T* __restrict__ x, const T* __restrict__ weig
   }
 }
 
-// dx per row; each block walks over rows and keeps its share of dweight and dbias in registers, written as one row of
+// dx per row; each block walks over rows (the next one is on its way while one is reduced) and keeps its share of dweight and dbias in registers, written as one row of
 // (gridDim.x * blockDim.y, cols) partials that sum_partials adds in a fixed order.
 template <class T, int THREADS, int V, int ITEMS, bool RMS>
-__global__ void norm_backward(const T* __restrict__ dy, const T* __restrict__ x, const T* __restrict__ weight,
+__global__ void __launch_bounds__(THREADS > 32 ? THREADS : 128, THREADS == 256 && sizeof(compute_t<T>) == 4 ? 2 : 1)
+norm_backward(const T* __restrict__ dy, const T* __restrict__ x, const T* __restrict__ weight,
                               const compute_t<T>* __restrict__ mean_in, const compute_t<T>* __restrict__ rstd_in,
                               T* __restrict__ dx, compute_t<T>* __restrict__ dweight, compute_t<T>* __restrict__ dbias,
                               index_t rows, index_t cols) {
   using C = compute_t<T>;
   using row_t = row_registers<T, THREADS, V, ITEMS>;
   const index_t slot = index_t(blockIdx.x) * blockDim.y + threadIdx.y, slots = index_t(gridDim.x) * blockDim.y;
-  row_t w;
-  w.load(weight, cols, C(0));
   C sum_w[ITEMS * V] = {}, sum_b[ITEMS * V] = {};
+  pack<T, V> next_g[ITEMS], next_r[ITEMS];
+  const auto fetch = [&](index_t row) {
+    row_t::fetch(next_g, dy + row * cols, row < rows ? cols : 0);
+    row_t::fetch(next_r, x + row * cols, row < rows ? cols : 0);
+  };
+  fetch(slot);
   for (index_t first = index_t(blockIdx.x) * blockDim.y; first < rows; first += slots) {
     const index_t row = first + threadIdx.y;
     const index_t limit = row < rows ? cols : 0;
     row_t g, r;
-    g.load(dy + row * cols, limit, C(0));
-    r.load(x + row * cols, limit, C(0));
+    g.take(next_g, limit, C(0));
+    r.take(next_r, limit, C(0));
+    fetch(row + slots);
     const C mean = RMS || row >= rows ? C(0) : mean_in[row], rstd = row < rows ? rstd_in[row] : C(0);
     C dot = C(0), sum = C(0);
 #pragma unroll
@@ -59,12 +65,27 @@ __global__ void norm_backward(const T* __restrict__ dy, const T* __restrict__ x,
       r.value[i] = (r.value[i] - mean) * rstd;
       sum_w[i] += g.value[i] * r.value[i];
       sum_b[i] += g.value[i];
-      g.value[i] *= w.value[i];
-      dot += g.value[i] * r.value[i];
-      sum += g.value[i];
     }
-    dot = sum_row<THREADS>(dot) / C(cols);
-    sum = RMS ? C(0) : sum_row<THREADS>(sum) / C(cols);
+#pragma unroll
+    for (int k = 0; k < ITEMS; ++k) {  // the weight again for each row, from L1: its registers hold the next row
+      if (row_t::column(k) >= limit) continue;
+      const pack<T, V> w = load_pack<V, true>(weight + row_t::column(k));
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        const int i = k * V + v;
+        g.value[i] *= C(widen(w.item[v]));
+        dot += g.value[i] * r.value[i];
+        sum += g.value[i];
+      }
+    }
+    if constexpr (RMS) {
+      dot = sum_row<THREADS>(dot) / C(cols);
+      sum = C(0);
+    } else {
+      const pair<C> both = reduce_row<THREADS>(pair<C>{dot, sum}, add_op{}, pair<C>{C(0), C(0)});
+      dot = both.a / C(cols);
+      sum = both.b / C(cols);
+    }
 #pragma unroll
     for (int i = 0; i < ITEMS * V; ++i) r.value[i] = (g.value[i] - sum - r.value[i] * dot) * rstd;
     r.store(dx + row * cols, limit);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from fusionaudit.reference_kernels.reference import (
     Launch,
     Reference,
@@ -17,6 +18,7 @@ from fusionaudit.reference_kernels.reference import (
 EPS = 1e-5
 SLICES = 8
 COLS = 4096
+THREADS_PER_SM = 512  # of the backward: up to 128 registers each, as its launch bounds ask for
 
 
 def forward(
@@ -50,9 +52,11 @@ def backward(
     accumulate = accumulate_dtype(x.dtype)
     dx = launch.empty(x.shape, x.dtype)
     layout = row_layout(cols, dy, x, dx, weight, elements_per_thread=16)
-    if layout is None:
+    if layout is None or layout.threads > 512:  # five values a column: 1024 threads would have to spill
         raise ValueError(f"rows of {cols} elements do not fit in registers")
-    blocks = min(layout.grid(rows), launch.sm_count * max(1024 // (layout.threads * layout.rows_per_block), 1))
+    blocks = min(
+        layout.grid(rows), launch.sm_count * max(THREADS_PER_SM // (layout.threads * layout.rows_per_block), 1)
+    )
     slots = blocks * layout.rows_per_block
     names = ("weight",) if mean is None else ("weight", "bias")
     partial = [launch.empty((slots, cols), accumulate) for _ in names]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import torch
+
 from fusionaudit.reference_kernels.reference import Launch, Reference, Tensors, cpp, normal
 
 COUNT = 64
 
 
-def fused(launch: Launch, x: torch.Tensor, *, threads: int = 256) -> Tensors:
-    """x (64, n) minus its mean over the 64; 1024 threads a block leave 32 registers and spill."""
+def fused(launch: Launch, x: torch.Tensor, *, threads: int = 128, blocks: int = 5) -> Tensors:
+    """x (64, n) minus its mean over the 64; two blocks of 1024 threads on an SM leave 32 registers and spill."""
     n = x.shape[1]
     y = launch.empty(x.shape, x.dtype)
-    name = f"centre_columns<{cpp(x)}, {COUNT}, {threads}, 2>"
+    name = f"centre_columns<{cpp(x)}, {COUNT}, {threads}, {blocks}>"
     launch("spilling.cu", name, max(-(-n // threads), 1), threads, (x, y, n))
     return (y,)
 
@@ -24,8 +25,8 @@ SPILLING = Reference(
     inputs=lambda n, dtype, device: (normal((COUNT, max(n // COUNT, 1)), dtype, device),),
     eager=lambda x: (x - x.mean(0, keepdim=True),),
     fused=fused,
-    variants={"spilling": lambda launch, x: fused(launch, x, threads=1024)},
+    variants={"spilling": lambda launch, x: fused(launch, x, threads=1024, blocks=2)},
     dtypes=(torch.float32,),
-    kernels=("centre_columns<float, 64, 256, 2>", "centre_columns<float, 64, 1024, 2>"),
+    kernels=("centre_columns<float, 64, 128, 5>", "centre_columns<float, 64, 1024, 2>"),
     applies="nowhere: it shows what a spill costs",
 )

@@ -95,7 +95,10 @@ CHAINS: dict[str, Any] = {
         lambda x, w: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w, rows(2, 5, 48), rows(48)
     ),
     "variance": lambda k=1: (lambda x: (x - x.mean(-1, keepdim=True)) / x.var(-1, keepdim=True).sqrt(), rows(7, 30)),
-    "row_too_long_for_registers": lambda k=1: (softmax, rows(3, 70001 if torch.cuda.is_available() else 20001)),
+    # On a GPU as many rows as a chain has to have that keeps a long row in one block (sm_count / 4, up to 160 SMs).
+    "row_too_long_for_registers": lambda k=1: (
+        softmax, rows(40, 70001) if torch.cuda.is_available() else rows(3, 20001)
+    ),
     "gelu_backward": lambda k=1: (lambda g, x: torch.ops.aten.gelu_backward(g, x) * 2, rows(100), rows(100)),
     "logarithm": lambda k=1: (lambda x: x.log() * 2 + x.sqrt(), rows(100).abs()),
     "row_maximum": lambda k=1: (lambda x: (x * 2).amax(-1), rows(5, 17)),

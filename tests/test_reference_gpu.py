@@ -6,9 +6,9 @@ import re
 
 import pytest
 import torch
-from fusionaudit.reference_kernels.registry import REFERENCES
 from reference_cases import CHAINS, record
 
+from fusionaudit.reference_kernels.registry import REFERENCES
 from fusionaudit.tensors import Tensor
 from fusionaudit.trace.schema import Op
 from fusionaudit.verify.bench import check_reference
@@ -92,7 +92,8 @@ def skip_the_barrier(text: str) -> str:
 
 
 PLANTED = {
-    "dropped tail": ("sum_abs", lambda t: re.sub(r"for \(index_t t = packs \* V[^\n]*\n", "\n", t), 3_000_017),
+    # At millions of elements the one that is left out rounds away.
+    "dropped tail": ("sum_abs", lambda t: re.sub(r"for \(index_t t = packs \* V[^\n]*\n", "\n", t), 9_003),
     "missing barrier": ("rms_norm", skip_the_barrier, 1 << 22),
     "wrong scale": ("layer_norm", lambda t: t.replace("/ C(cols) + C(eps)", "/ C(cols + 1) + C(eps)"), 1 << 20),
 }
@@ -117,4 +118,7 @@ def test_planted_error_is_caught(error, launch):
 
     inputs = reference.inputs(elements, torch.float32, launch.device)
     assert check_reference(reference, launch, inputs).ok
-    assert not all(check_reference(reference, Broken(), inputs).ok for _ in range(5))
+    found = [check_reference(reference, Broken(), inputs) for _ in range(5)]
+    wrong = [check.text for check in found if not check.ok]
+    assert wrong
+    assert all("relative error" in text for text in wrong), wrong

@@ -7,10 +7,11 @@ import subprocess
 
 import pytest
 import torch
-from fusionaudit.reference_kernels.registry import REFERENCES
 from host_emulation import HostLaunch
 from reference_cases import CHAINS, record
 
+from fusionaudit.reference_kernels import norm, softmax, transpose_cast
+from fusionaudit.reference_kernels.registry import REFERENCES
 from fusionaudit.verify.bench import check_reference
 from fusionaudit.verify.chain_source import decompose, generate, offset_of, position_type
 from fusionaudit.verify.reference import check_kernel, make_subject
@@ -49,6 +50,54 @@ def test_generated_chain_with_whole_blocks(name, folder):
     subject = make_subject(ops, [op.id for op in ops], sm_count=2)
     check, _, _ = check_kernel(subject, HostLaunch(folder), torch.device("cpu"))
     assert check.ok, check.text
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "dim", "path", "kernel"),
+    [
+        ((9, 1300), -1, "shared", "softmax_shared<float, 64, 4"),
+        ((7, 403), -1, "shared", "softmax_shared<float, 64, 1"),
+        ((150, 72), 0, None, "softmax_outer_shared<float, 64, 4"),
+        ((300, 90), 0, None, "softmax_outer_shared<float, 64, 2"),
+        ((3, 37, 41), 1, None, "softmax_outer_shared<float, 64, 1"),
+        ((3, 37, 41), 1, "online", "softmax_outer<float, 8, 1"),
+    ],
+)
+def test_softmax_walks_over_rows_and_tiles(shape, dim, path, kernel, log, folder, monkeypatch):
+    """More rows or tiles than blocks: what leaves and what comes in share their places; infinities and NaN as torch."""
+    monkeypatch.setattr(softmax, "SHARED_THREADS", 64)  # of the emulation's threads each costs
+    monkeypatch.setattr(softmax, "OUTER_THREADS", 64)
+    launch, x = HostLaunch(folder), torch.randn(shape) * 3
+    x.select(dim, 5).fill_(float("-inf"))
+    rows = x.movedim(dim, -1)
+    rows[(2, *[0] * (x.dim() - 2))] = float("-inf")
+    rows[(1, *[0] * (x.dim() - 2))][7] = float("nan")
+    (y,) = softmax.fused(launch, x, dim, log=log, path=path)
+    assert launch.names[-1].startswith(kernel)
+    expected = (torch.log_softmax if log else torch.softmax)(x.double(), dim)
+    torch.testing.assert_close(y.double(), expected, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("with_mean", [False, True])
+def test_norm_backward_with_many_rows_a_block(with_mean, folder):
+    launch = HostLaunch(folder)
+    dy, x, weight = torch.randn(70, 250), torch.randn(70, 250), torch.randn(250)
+    mean = x.mean(-1) if with_mean else None
+    rstd = x.var(-1).rsqrt()
+    found = norm.backward(launch, dy, x, weight, rstd, mean)
+    wide = [t.double() for t in (dy, x, weight, rstd)]
+    expected = norm.layer_norm_backward(*wide, mean.double()) if with_mean else norm.rms_norm_backward(*wide)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float8_e4m3fn])
+@pytest.mark.parametrize("shape", [(136, 80), (64, 64), (70, 66), (33, 129)])
+def test_transpose_and_cast_of_any_shape(shape, dtype, folder):
+    x = torch.randn(shape)
+    (y,) = transpose_cast.fused(HostLaunch(folder), x, dtype)
+    assert torch.equal(y.float(), x.t().to(dtype).float())
 
 
 PLANTED = {

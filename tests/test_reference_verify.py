@@ -19,7 +19,7 @@ from fusionaudit.trace.schema import Op
 from fusionaudit.verify import reference
 from fusionaudit.verify.audit import combine, executions, verify_audit
 from fusionaudit.verify.bench import bench
-from fusionaudit.verify.bench_all import failures
+from fusionaudit.verify.bench_all import failures, limited
 from fusionaudit.verify.bench_table import render_bench
 from fusionaudit.verify.chain import refit, right_align
 from fusionaudit.verify.check import compare, tolerance_of
@@ -192,6 +192,26 @@ def test_what_must_hold_is_checked():
     assert failures([{**row, "copy_share": 0.98, "speedup": 3.2}]) == []
     slow = {**row, "version": "compile", "time_ns": 200_000}
     assert "torch.compile" in failures([{**row, "copy_share": 0.98, "speedup": 3.2}, slow])[0]
+
+
+@pytest.mark.parametrize(("version", "name"), [("compile", "torch.compile"), ("cuda_compute", "cuda.compute")])
+def test_sum_abs_may_be_two_percent_slower_and_others_five(version, name):
+    row = {"pattern": "sum_abs", "dtype": "float32", "n": 1 << 28, "version": "reference", "time_ns": 1_040_000,
+           "ideal_bytes": 1 << 30, "copy_share": 0.98, "speedup": 3.2, "limit": "", "problem": ""}  # fmt: skip
+    other = {**row, "version": version, "time_ns": 1_000_000}
+    (found,) = failures([row, other])
+    assert f"1.040 of {name}'s time, may be 1.02" in found
+    assert failures([{**row, "time_ns": 1_015_000}, other]) == []
+    assert failures([{**row, "pattern": "softmax"}, {**other, "pattern": "softmax"}]) == []
+    late = failures([{**row, "pattern": "softmax", "time_ns": 1_060_000}, {**other, "pattern": "softmax"}])
+    assert bool(late) == (version == "compile")
+
+
+def test_a_limit_that_a_file_names_is_printed_with_its_share():
+    row = {"pattern": "softmax_outer", "dtype": "float32", "n": 1 << 28, "version": "reference", "speedup": 2.5}
+    row |= {"time_ns": 1, "ideal_bytes": 1 << 30, "copy_share": 0.75, "limit": "read twice", "problem": ""}
+    assert failures([row]) == []
+    assert "75.0% of the copy bandwidth; read twice" in limited([row])[0]
 
 
 def test_table_fits_80_columns():

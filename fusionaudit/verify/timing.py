@@ -13,7 +13,8 @@ import torch
 Run = Callable[[], Any]
 
 FLUSH_NS = 60_000
-"""About what one flush takes on an H200 (twice 60 MB of L2 written at 4 TB/s, rounded up)."""
+"""Host time that one flush is taken to cover. A choice: twice the L2 written takes tens of microseconds on cards from
+sm_80 on; where it is less, a launch of a long chain may wait for the host and its time is too high."""
 
 
 def first_line(error: BaseException) -> str:
