@@ -47,3 +47,8 @@ def test_silent_on_the_layers_of_a_model():
             op("add", [t(f"h{i}", 64), t(f"m{i}", 64)], t(f"h{i + 1}", 64), at=4),
         ]
     assert not run(fa202, eager(*layers))
+
+
+def test_silent_on_numbers_that_are_added_up():
+    total = [op("add", [t(f"s{i}"), t(f"n{i}")], t(f"s{i + 1}"), at=4) for i in range(40)]
+    assert not run(fa202, eager(*total))

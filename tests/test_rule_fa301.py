@@ -24,3 +24,9 @@ def test_silent_on_none_and_on_a_few_bytes():
     assert not run(fa301, compiled(G, spill_bytes=0))
     assert not run(fa301, compiled(G, spill_bytes=8))
     assert not run(fa301, compiled(G))
+
+
+def test_information_on_a_kernel_as_short_as_its_launch():
+    short = graph(call("triton_poi_0", [t("x", 1024)], [t("y", 1024)]), outputs=["y"])
+    (found,) = run(fa301, compiled(short, spill_bytes=204))
+    assert found.severity == "info"

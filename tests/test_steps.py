@@ -204,3 +204,11 @@ def test_step_marks_of_activities() -> None:
     activities = [replace(a, step=None if i == 0 else (i - 1) // 2) for i, a in enumerate(launches("Sababab"))]
     found = steady_activities(activities)
     assert (found.source, found.spans) == ("marks", ((1, 3), (3, 5), (5, 7)))
+
+
+def test_a_step_around_a_long_loop():
+    """Two steps of 400 turns and one closing op: the step is the whole, not a turn."""
+    step = ["a", "b", "c"] * 400 + ["end"]
+    weights = [1, 1, 1] * 400 + [5]
+    found = find_steps(step * 2, weights=weights * 2)
+    assert [b - a for a, b in found.spans] == [1201, 1201]

@@ -68,7 +68,9 @@ def _periods(ids: Sequence[int]) -> list[int]:
             found.update(b - a for a, b in zip(where, where[back:], strict=False))
     half = len(ids) // 2
     ranked = sorted((p for p in found if p <= half), key=lambda p: (-found[p], p))
-    return ranked[:_PERIODS_TRIED]
+    # A step around a long loop has few keys of its own: the distance of those is rare, and is the step.
+    own = (where[-1] - where[-2] for where in (places[number] for number in rare) if len(where) > 1)
+    return list(dict.fromkeys([*ranked[:_PERIODS_TRIED], *(p for p in own if p <= half)]))
 
 
 def _repeats_of(ids: Sequence[int], period: int, weights: Sequence[int]) -> list[Repeat]:

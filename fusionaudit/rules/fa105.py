@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 from fusionaudit.config import Config
 from fusionaudit.findings import Finding
@@ -195,12 +196,14 @@ def _compiled_copies(program: Program, p: Pass, config: Config) -> Iterator[Find
         if any(t.device.startswith("cpu") for t in kernel.reads):
             continue
         groups[(kernel.graph, kernel.op_names)].append(kernel)
+    # Inductor's doing is measured against what its graphs take, not against the rest of the step.
+    inside = replace(p, kernels=tuple(k for k in p.kernels if k.graph is not None))
     every = sum_known(kernel_ns(k, program.device) for group in groups.values() for k in group)
-    together = worth(program, p, config, saving_ns=every, avoidable_bytes=None).severity if groups else "info"
+    together = worth(program, inside, config, saving_ns=every, avoidable_bytes=None).severity if groups else "info"
     for (_, names), group in groups.items():
         avoidable = sum_known(k.global_bytes for k in group)
         saving = sum_known(kernel_ns(k, program.device) for k in group)
-        judged = worth(program, p, config, saving_ns=saving, avoidable_bytes=avoidable)
+        judged = worth(program, inside, config, saving_ns=saving, avoidable_bytes=avoidable)
         # Copies add up: each that matters at all is as bad as all of them together.
         severity = together if (judged.share or 0.0) >= _LEAST_SHARE else judged.severity
         ops = group[0].op_names

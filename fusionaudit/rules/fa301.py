@@ -54,10 +54,12 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
             times = [kernel_ns(k, program.device) for k in group]
             taken = sum(t for t in times if t is not None)
             share = taken / total if total else None
+            # Bound by its launch: what it spills comes from L1 while nothing waits for it.
+            tiny = bool(taken) and taken / len(group) < config.thresholds.small_kernel_ns
             yield Finding(
                 rule=CODE,
                 pass_name=p.name,
-                severity="info" if share is not None and share < 0.01 else "warning",
+                severity="info" if (share is not None and share < 0.01) or tiny else "warning",
                 message=f"{first.name} keeps {spilled_bytes(first)} bytes a thread in local memory "
                 f"({first.registers or '?'} registers, {len(group)} launch(es) a step"
                 + (f", {human_time(taken)}" if taken else "")

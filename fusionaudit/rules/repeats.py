@@ -109,6 +109,11 @@ def _loop_key(op: Op) -> tuple[object, ...]:
     return (op.name, where, tuple(t.shape for t in op.outputs), op.phase)
 
 
+def _is_sum(op: Op) -> bool:
+    """Numbers that are added up one by one carry no state worth a kernel of their own."""
+    return all(t.numel <= 1 for t in op.outputs)
+
+
 def recurrences(program: Program, p: Pass, config: Config) -> tuple[Loop, ...]:
     """The same small op from one line again and again, each depending on the one before (an RNN as a Python loop)."""
     flow = dataflow(p)
@@ -116,7 +121,11 @@ def recurrences(program: Program, p: Pass, config: Config) -> tuple[Loop, ...]:
     by_key: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for step in flow.steps:
         by_key[_loop_key(step.op)].append(step.index)
-    often = {key: None for key, indices in by_key.items() if len(indices) >= config.thresholds.loop_repeats}
+    often = {
+        key: None
+        for key, indices in by_key.items()
+        if len(indices) >= config.thresholds.loop_repeats and not _is_sum(flow.steps[indices[0]].op)
+    }
     if not often:
         return ()
     # For each op, how many runs of each op that runs often its inputs depend on in a row.
