@@ -83,11 +83,14 @@ def compare(truth: list[list[str]], ours: list[list[str]]) -> dict[str, Any]:
     return {"matched": matched, "total": total, "differences": differences}
 
 
-def deviceless_log(script: Path, arguments: list[str], python: str, seconds: int) -> tuple[str, str]:
-    """The log of a deviceless run of the script, and its error."""
+def deviceless_log(
+    script: Path, arguments: list[str], python: str, seconds: int, *, values: bool = False
+) -> tuple[str, str]:
+    """The log of a deviceless run of the script (with ``values``: with arithmetic), and its error."""
     with tempfile.TemporaryDirectory() as folder:
         env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/cache"}
         env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])
+        env["AGREEMENT_VALUES"] = "1" if values else "0"
         command = [python, str(Path(__file__).resolve()), "--child", folder, str(script), *arguments]
         done = _run(command, env, seconds)
         path = Path(folder) / "torch_logs.txt"
@@ -150,11 +153,7 @@ def one(script: Path, truth: Path | None, live: bool, python: str, seconds: int)
     theirs, mine = graphs_of(other), graphs_of(ours)
     if len(mine) < len(theirs):
         # The script needed a value before its end: once more, with arithmetic.
-        os.environ["AGREEMENT_VALUES"] = "1"
-        try:
-            ours, error = deviceless_log(script, arguments, python, seconds)
-        finally:
-            os.environ.pop("AGREEMENT_VALUES", None)
+        ours, error = deviceless_log(script, arguments, python, seconds, values=True)
         mine = graphs_of(ours)
     # The recorded runs made five steps; a script that compiles again in each of its steps may make more here.
     extra = 0 if live else max(0, len(mine) - len(theirs))
