@@ -38,3 +38,8 @@ def test_a_copy_and_its_synchronisation_are_one_wait():
     (found,) = run(fa204, eager(WORK, engine="nsys", syncs=pair))
     assert found.severity == "info"
     assert found.evidence["syncs"] == 1
+
+
+def test_information_where_the_compiled_script_does_not_wait():
+    found = run(fa204, eager(WORK, syncs=[read(8), read(8)]), eager(WORK, name="compiled"), uses_compile=True)
+    assert [f.severity for f in found] == ["info"]

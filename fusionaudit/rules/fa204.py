@@ -19,11 +19,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 from fusionaudit.config import Config
 from fusionaudit.findings import Finding
 from fusionaudit.program.costs import sum_known
 from fusionaudit.program.model import HostSync, Pass, Program
+from fusionaudit.rules.judging import compiles_itself
 
 CODE = "FA204"
 TITLE = "host sync or copy inside the step"
@@ -41,8 +43,16 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
     for sync in p.syncs:
         groups[(sync.location and (sync.location.file, sync.location.line),)].append(sync)
     total = sum(waits(g) for g in groups.values())
+    compiled = program.get("compiled")
+    left = (
+        {s.location and (s.location.file, s.location.line) for s in compiled.syncs} if compiled is not None else set()
+    )
     for (where,), group in groups.items():
-        yield _finding(p, group, total, where is not None)
+        finding = _finding(p, group, total, where is not None)
+        if p.name == "eager" and compiles_itself(program) and where not in left:
+            reason = "gone in the compiled pass, which is what the script runs"
+            finding = replace(finding, severity="info", reason=reason)
+        yield finding
 
 
 def waits(group: list[HostSync]) -> int:
