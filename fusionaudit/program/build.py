@@ -53,8 +53,12 @@ def _failed(p: CapturedPass) -> Note:
     )
 
 
+_RECORDED = {"clean": "compiled", "clean_eager": "eager"}
+"""The pass with a recorder whose step a clean pass repeats."""
+
+
 def _build_pass(
-    folder: Path, manifest: Manifest, p: CapturedPass, device: Device | None
+    folder: Path, manifest: Manifest, p: CapturedPass, device: Device | None, before: Sequence[Pass]
 ) -> tuple[Pass | None, Device | None]:
     log_path, structured = _inside(folder, p.log), _inside(folder, p.structured)
     log = read_inductor(log_path, structured) if log_path or structured else InductorLog()
@@ -76,7 +80,9 @@ def _build_pass(
     if trace_path is None:
         return None, device
     trace = load_trace(trace_path)
-    built = measured_pass(name, manifest.engine, trace, oplog, log, **options)
+    known = next((b for b in before if b.name == _RECORDED.get(name) and b.steps), None)
+    names = [k.name for k in known.kernels] if known is not None else []
+    built = measured_pass(name, manifest.engine, trace, oplog, log, step_names=names, **options)
     return replace(built, notes=(*built.notes, *log.notes)), trace.device or device
 
 
@@ -91,7 +97,7 @@ def build_program(folder: Path) -> Program:
         if p.returncode != 0 or p.error:
             notes.append(_failed(p))
         try:
-            built, measured_on = _build_pass(folder, manifest, p, device)
+            built, measured_on = _build_pass(folder, manifest, p, device, passes)
         except AuditError as error:
             errors.append(error)
             notes.append(Note(kind="unreadable-pass", text=f"{p.name}: {error}", blocks=True, pass_name=p.name))

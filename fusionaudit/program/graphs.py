@@ -65,7 +65,9 @@ def score(graph: CompiledGraph, activities: Sequence[Activity]) -> float:
     return 2 * matched / (len(wanted) + len(seen))
 
 
-def choose_graph(graphs: Sequence[CompiledGraph], key: str | None, activities: Sequence[Activity]) -> CompiledGraph | None:
+def choose_graph(
+    graphs: Sequence[CompiledGraph], key: str | None, activities: Sequence[Activity]
+) -> CompiledGraph | None:
     """The graph that was called: by its id or cache key where known, else the one whose launches fit best."""
     for graph in graphs:
         if key is not None and key in (graph.cache_key, graph.id):

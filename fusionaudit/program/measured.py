@@ -14,6 +14,7 @@ from fusionaudit.program.costs import category, op_bytes
 from fusionaudit.program.graphs import align, choose_graph
 from fusionaudit.program.imported import imported_ops
 from fusionaudit.program.model import Category, HostSync, Kernel, Pass, PassName
+from fusionaudit.program.records import activity_steps, same_launches
 from fusionaudit.program.steps import Steps, steady_activities
 from fusionaudit.tensors import Tensor
 from fusionaudit.trace.schema import Activity, Op, OpLog, RangeOp, Trace
@@ -224,10 +225,15 @@ def measured_pass(
     *,
     warmup: int | None = None,
     steps: int | None = None,
+    step_names: Sequence[str] = (),
 ) -> Pass:
-    """The Pass of one trace, cut down to its steady step."""
+    """The Pass of one trace, cut down to its steady step; ``step_names`` are the launches of a step known already."""
     activities = [a for a in trace.activities if not a.compiling]
-    found = steady_activities(activities, warmup=warmup, steps=steps)
+    found = same_launches(activities, step_names)
+    if found is None and name == "eager" and oplog is not None:
+        found = activity_steps(activities, oplog, warmup=warmup, steps=steps)
+    if found is None:
+        found = steady_activities(activities, warmup=warmup, steps=steps)
     # The clean passes have no ranges by design: only their times count.
     attributed = not name.startswith("clean")
     notes = [n for n in trace.notes if attributed or n.blocks]

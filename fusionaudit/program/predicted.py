@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,42 +9,11 @@ from fusionaudit.device import Device
 from fusionaudit.findings import Note
 from fusionaudit.inductor.model import CompiledGraph, InductorLog
 from fusionaudit.inductor.output_code import resolve
-from fusionaudit.program.costs import op_bytes
 from fusionaudit.program.launches import predicted_launches
 from fusionaudit.program.model import MEMORY_BOUND, HostSync, Kernel, Pass, PassName
-from fusionaudit.program.steps import find_steps
+from fusionaudit.program.records import record_steps
 from fusionaudit.tensors import Tensor
-from fusionaudit.trace.schema import GraphCall, Op, OpLog, Record, StepMark, SyncMark
-
-
-def _key(record: Record) -> object:
-    """What makes two records the same work in two steps: op and layouts, or graph and sizes."""
-    if isinstance(record, Op):
-        return (record.name, tuple((t.shape, t.strides, t.dtype) for t in record.inputs))
-    if isinstance(record, GraphCall):
-        return (record.graph, tuple(sorted(record.symbols.items())))
-    return type(record).__name__
-
-
-_GRAPH_WEIGHT = 1 << 40
-"""More than any op: where compiled graphs run, a step has one (a checksum after the steps has none)."""
-
-
-def _weight(record: Record) -> int:
-    """What a record is worth when steps are told apart: bytes moved, at least what a launch is worth."""
-    if isinstance(record, GraphCall):
-        return _GRAPH_WEIGHT
-    if not isinstance(record, Op):
-        return 1
-    read, write = op_bytes(record)
-    return max((read or 0) + (write or 0), 1 << 20)
-
-
-def _on_device(record: Record) -> bool:
-    if not isinstance(record, Op):
-        return True
-    tensors = (*record.inputs, *record.outputs)
-    return not tensors or any(t.device != "cpu" for t in tensors)
+from fusionaudit.trace.schema import GraphCall, Op, OpLog, SyncMark
 
 
 def predicted_time_ns(kernel: Kernel, device: Device | None) -> int | None:
@@ -127,27 +95,6 @@ def _graph_kernels(
     return kernels
 
 
-def _step_records(records: Sequence[Record], warmup: int | None, steps: int | None) -> tuple[list[Record], int, bool]:
-    """Records of the last steady step, number of steps, and whether steps could be told apart."""
-    marks: list[int | None] = []
-    current: int | None = None
-    kept: list[Record] = []
-    for record in records:
-        if isinstance(record, StepMark):
-            current = record.index
-            continue
-        kept.append(record)
-        marks.append(current)
-    if not kept:
-        return [], 0, False
-    weights = [_weight(r) for r in kept]
-    found = find_steps([_key(r) for r in kept], marks, warmup=warmup, steps=steps, weights=weights)
-    if found.source == "whole" or not found.spans:
-        return kept, 0, False
-    first, last = found.spans[-1]
-    return kept[first:last], len(found.spans), True
-
-
 def predicted_pass(
     name: PassName,
     oplog: OpLog,
@@ -159,8 +106,10 @@ def predicted_pass(
     steps: int | None = None,
 ) -> Pass:
     """The Pass of a deviceless recording, cut down to its steady step; all times are predicted."""
-    records = [r for r in oplog.records if _on_device(r)]
-    chosen, count, told_apart = _step_records(records, warmup, steps)
+    records, found = record_steps(oplog, warmup=warmup, steps=steps)
+    told_apart = found.source != "whole"
+    first, last = found.spans[-1] if found.spans else (0, 0)
+    chosen, count = records[first:last], len(found.spans) if told_apart else 0
     graphs = {g.id: g for g in log.graphs}
     kernels: list[Kernel] = []
     notes = list(oplog.notes)

@@ -1,0 +1,89 @@
+"""The steady step in what the recorder wrote: views count too, so a loop inside a step is not taken for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fusionaudit.program.costs import op_bytes
+from fusionaudit.program.steps import Steps, find_steps
+from fusionaudit.trace.schema import Activity, GraphCall, Op, OpLog, Record, StepMark
+
+
+def _key(record: Record) -> object:
+    """What makes two records the same work in two steps: op and layouts, or graph and sizes."""
+    if isinstance(record, Op):
+        return (record.name, tuple((t.shape, t.strides, t.dtype) for t in record.inputs))
+    if isinstance(record, GraphCall):
+        return (record.graph, tuple(sorted(record.symbols.items())))
+    return type(record).__name__
+
+
+_GRAPH_WEIGHT = 1 << 40
+"""More than any op: where compiled graphs run, a step has one (a checksum after the steps has none)."""
+
+
+def _weight(record: Record) -> int:
+    """What a record is worth when steps are told apart: bytes moved, at least what a launch is worth."""
+    if isinstance(record, GraphCall):
+        return _GRAPH_WEIGHT
+    if not isinstance(record, Op):
+        return 1
+    read, write = op_bytes(record)
+    return max((read or 0) + (write or 0), 1 << 20)
+
+
+def _on_device(record: Record) -> bool:
+    if not isinstance(record, Op):
+        return True
+    tensors = (*record.inputs, *record.outputs)
+    return not tensors or any(t.device != "cpu" for t in tensors)
+
+
+def record_steps(oplog: OpLog, *, warmup: int | None = None, steps: int | None = None) -> tuple[list[Record], Steps]:
+    """The records that concern the device, and the spans of the steady steps among them (one over all if none)."""
+    marks: list[int | None] = []
+    current: int | None = None
+    kept: list[Record] = []
+    for record in oplog.records:
+        if isinstance(record, StepMark):
+            current = record.index
+        elif _on_device(record):
+            kept.append(record)
+            marks.append(current)
+    if not kept:
+        return [], Steps(spans=(), source="whole")
+    weights = [_weight(r) for r in kept]
+    found = find_steps([_key(r) for r in kept], marks, warmup=warmup, steps=steps, weights=weights)
+    return kept, found if found.spans else Steps(spans=((0, len(kept)),), source="whole")
+
+
+def activity_steps(
+    activities: Sequence[Activity], oplog: OpLog, *, warmup: int | None = None, steps: int | None = None
+) -> Steps | None:
+    """The recorder's steps as spans of activities; ``None`` where the two do not fit (then periods have to do)."""
+    records, found = record_steps(oplog, warmup=warmup, steps=steps)
+    if found.source == "whole":
+        return None
+    spans = []
+    for first, last in found.spans:
+        ids = {r.id for r in records[first:last] if isinstance(r, Op)}
+        own = [i for i, a in enumerate(activities) if a.op is not None and a.op.recorded and a.op.op_id in ids]
+        if not own or own[-1] - own[0] + 1 != len(own):
+            return None
+        spans.append((own[0], own[-1] + 1))
+    return Steps(spans=tuple(spans), source=found.source, confidence=found.confidence)
+
+
+def same_launches(activities: Sequence[Activity], names: Sequence[str]) -> Steps | None:
+    """The last back-to-back runs of exactly these launches: the step of a recorded pass in one without a recorder."""
+    spans: list[tuple[int, int]] = []
+    end, length = len(activities), len(names)
+    while length and end >= length:
+        if all(a.name == n for a, n in zip(activities[end - length : end], names, strict=True)):
+            spans.append((end - length, end))
+            end -= length
+        elif spans:
+            break
+        else:
+            end -= 1
+    return Steps(spans=tuple(reversed(spans)), source="period") if len(spans) > 1 else None

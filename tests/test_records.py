@@ -1,0 +1,60 @@
+"""The recorder's steps: a loop inside a step is not taken for the step, and clean passes repeat what was recorded.
+
+    step:   unbind (view)  [ mul tanh ] [ mul tanh ] [ mul tanh ]     three inner rounds, four steps
+"""
+
+from __future__ import annotations
+
+from fusionaudit.program.records import activity_steps, record_steps, same_launches
+from fusionaudit.tensors import Tensor
+from fusionaudit.trace.schema import Activity, Op, OpLog, RangeOp
+
+X = Tensor.contiguous((1024,), "float32", "x")
+ROUND = ("aten.mul.Tensor", "aten.tanh.default")
+STEP = ("aten.unbind.int", *ROUND * 3)
+
+
+def oplog(steps: int) -> OpLog:
+    names = ["aten.randn.default", *STEP * steps]
+    return OpLog(records=tuple(Op(id=i, name=n, inputs=(X,), outputs=(X,)) for i, n in enumerate(names)))
+
+
+def activities(log: OpLog) -> list[Activity]:
+    return [
+        Activity(
+            kind="kernel", name=r.name, start_ns=i * 10, end_ns=i * 10 + 5, device=0, stream=7,
+            op=RangeOp(name=r.name, op_id=r.id, recorded=True),
+        )
+        for i, r in enumerate(log.records)
+        if isinstance(r, Op) and r.name != "aten.unbind.int"
+    ]  # fmt: skip
+
+
+def test_views_tell_a_step_from_the_loop_inside_it() -> None:
+    records, found = record_steps(oplog(4))
+    assert [b - a for a, b in found.spans] == [7] * len(found.spans)
+    assert len(found.spans) >= 3
+    assert isinstance(records[found.spans[-1][0]], Op)
+
+
+def test_steps_of_the_recorder_are_those_of_the_launches() -> None:
+    log = oplog(4)
+    found = activity_steps(activities(log), log)
+    assert found is not None
+    assert {b - a for a, b in found.spans} == {6}, "six launches a step, not the two of one round"
+
+
+def test_launches_that_do_not_lie_together_are_no_step() -> None:
+    log = oplog(4)
+    mixed = activities(log)
+    mixed[3], mixed[-1] = mixed[-1], mixed[3]
+    assert activity_steps(mixed, log) is None
+
+
+def test_a_clean_pass_is_cut_like_the_recorded_one() -> None:
+    clean = activities(oplog(4))
+    found = same_launches(clean, list(ROUND * 3))
+    assert found is not None
+    assert found.spans == ((1, 7), (7, 13), (13, 19), (19, 25))
+    assert same_launches(clean, []) is None
+    assert same_launches(clean, ["something else"]) is None
