@@ -1,0 +1,42 @@
+"""Markdown tables of the recorded H200 results: ``python tests/gpu/results_table.py`` (the README's are made so)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parents[1] / "data" / "h200"
+NAMES = {
+    "naive": "eager", "reference": "hand-fused CUDA", "compile": "torch.compile", "cuda_compute": "cuda.compute",
+    "cuda_graph": "CUDA graph of eager", "persistent": "persistent kernel",
+}  # fmt: skip
+
+
+def size(value: int | None) -> str:
+    if value is None:
+        return "?"
+    return f"{value / 2**30:.2f} GiB" if value >= 2**28 else f"{value / 2**20:.1f} MiB" if value >= 2**18 else f"{value} B"
+
+
+def bench() -> str:
+    rows: list[dict[str, Any]] = json.loads((RESULTS / "bench.json").read_text())["rows"]
+    lines = [
+        "| pattern | version | kernels | intermediate | moved | time us | of copy | speed-up | same bits | host us |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for r in rows:
+        if r["version"] not in NAMES or "time_ns" not in r or (r["pattern"] == "sum_abs" and r["n"] < 1 << 28):
+            continue
+        share = "" if r["copy_share"] is None else f"{r['copy_share']:.0%}"
+        same = {True: "yes", False: "no", None: "?"}[r["deterministic"]]
+        lines.append(
+            f"| {r['pattern']} | {NAMES[r['version']]} | {r['kernels']} | {size(r['intermediate_bytes'])} "
+            f"| {size(r['global_bytes'])} | {r['time_ns'] / 1e3:.1f} | {share} | {r['speedup']:.2f} | {same} "
+            f"| {r['host_ns'] / 1e3:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(bench())
