@@ -204,7 +204,8 @@ template <class T, int THREADS, int V, bool LOG>
 __global__ void __launch_bounds__(THREADS) softmax_outer_shared(const T* __restrict__ x, T* __restrict__ y,
                                                                 index_t tiles, index_t length, index_t inner) {
   using C = compute_t<T>;
-  constexpr int UNROLL = 4, COLUMNS = 64 / sizeof(T), ACROSS = COLUMNS / V, SLICES = THREADS / ACROSS;
+  constexpr int UNROLL = sizeof(T) == 4 ? 4 : 2, COLUMNS = 64 / sizeof(T);
+  constexpr int ACROSS = COLUMNS / V, SLICES = THREADS / ACROSS;
   constexpr int PARTS = THREADS / 32;
   static_assert(ACROSS <= 32 && PARTS <= 32, "a warp holds whole rows of the tile and sums up all warps");
   __shared__ C tops[PARTS][COLUMNS], sums[PARTS][COLUMNS];
