@@ -203,9 +203,7 @@ def read_lock(text: str, *, name: str = "fusion.lock") -> Lock:
     conflict = _CONFLICT.search(text)
     if conflict:
         at = text.count("\n", 0, conflict.start()) + 1
-        raise AuditError(
-            f"{name}:{at}: merge conflict marks in the lock", remedy=f"resolve the merge, then {_REMEDY}"
-        )
+        raise AuditError(f"{name}:{at}: merge conflict marks in the lock", remedy=f"resolve the merge, then {_REMEDY}")
     lines = iter(enumerate(text.splitlines(), start=1))
     header = _header(lines, name)
     groups: list[Group] = []
