@@ -209,7 +209,7 @@ def _bench_one(
     rows: list[Row] = []
     for version, run in versions.items():
         kernels = count_kernels(run)
-        moved = moved_naive if version in ("naive", "cuda_graph") else ideal
+        moved: int | None = moved_naive if version in ("naive", "cuda_graph") else ideal
         if version == "compile" and kernels != count_kernels(versions["reference"]):
             moved = None
         row = {**head, "version": version, "kernels": kernels, "intermediate_bytes": intermediate_bytes(run)}
