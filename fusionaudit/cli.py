@@ -14,7 +14,7 @@ import click
 
 from fusionaudit import __version__
 from fusionaudit.cli_guard import PASS_THROUGH, add_guard_commands
-from fusionaudit.errors import EXIT_ERROR, AuditError
+from fusionaudit.errors import DAMAGE, EXIT_ERROR, AuditError, damaged
 from fusionaudit.report.formats import TEXT_FORMATS, rendered
 
 FORMATS = ("console", *TEXT_FORMATS)
@@ -93,7 +93,10 @@ def _render(
         with output.open("w") as file:
             render_console(document, Console(file=file, width=120), verbose=verbose)
         return
-    text = rendered(document, fmt, diff=diff)
+    try:
+        text = rendered(document, fmt, diff=diff)
+    except DAMAGE as problem:
+        raise damaged("the audit", problem) from None
     if output is None:
         click.echo(text)
     else:

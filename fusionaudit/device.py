@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from fusionaudit.errors import AuditError
+from fusionaudit.errors import DAMAGE, AuditError, damaged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class Device:
         """Time to move that many bytes at the attainable bandwidth."""
         if nbytes is None or self.attainable_bandwidth is None:
             return None
-        return round(nbytes / self.attainable_bandwidth * 1e9)
+        return round(nbytes / self.attainable_bandwidth * 1e9) if nbytes < 2**62 else None
 
     def to_json(self) -> dict[str, Any]:
         """All fields as JSON values."""
@@ -70,6 +70,20 @@ class Device:
         values = dict(data)
         if values.get("compute_capability") is not None:
             values["compute_capability"] = tuple(values["compute_capability"])
+        for key, value in values.items():
+            words = key in ("name", "key", "vendor", "arch", "source")
+            if key == "compute_capability":
+                fits = value is None or (len(value) == 2 and all(isinstance(v, int) for v in value))
+            elif key == "peak_flops_per_s":
+                fits = value is None or isinstance(value, dict)
+            elif words:
+                fits = isinstance(value, str) or (value is None and key in ("key", "arch"))
+            else:
+                needed = key in ("attainable_share", "launch_ns", "warp_size", "max_registers_per_thread")
+                number = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 2**62
+                fits = number or (value is None and not needed)
+            if not fits:
+                raise AuditError(f"device description: {key} cannot be {str(value)[:40]!r}")
         return cls(**values)
 
 
@@ -152,7 +166,7 @@ def find_target(name: str) -> Device:
     if path.suffix == ".json" and path.is_file():
         try:
             return Device.from_json(json.loads(path.read_text()))
-        except (json.JSONDecodeError, TypeError, AttributeError) as error:
-            raise AuditError(f"{name}: not a device description: {error}") from None
+        except DAMAGE as problem:
+            raise damaged(f"{name}: not a device description", problem) from None
     near = difflib.get_close_matches(key, TARGETS, n=3, cutoff=0.3) or sorted(TARGETS)
     raise AuditError(f"unknown target {name!r}", remedy=f"nearest: {', '.join(near)}; or a .json file of properties")

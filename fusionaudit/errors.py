@@ -21,3 +21,15 @@ class AuditError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} ({self.remedy})" if self.remedy else self.message
+
+
+DAMAGE = (ArithmeticError, AttributeError, AuditError, LookupError, RecursionError, TypeError, ValueError)
+"""What reading a file of the right form with impossible values can raise."""
+
+
+def damaged(what: str, problem: BaseException) -> AuditError:
+    """The AuditError for such a file; an AuditError stays what it is."""
+    if isinstance(problem, AuditError):
+        return problem
+    text = f"{what}: damaged: {type(problem).__name__}: {str(problem)[:120]}"
+    return AuditError(text, remedy="make it again; if it was not edited, report it with the file")

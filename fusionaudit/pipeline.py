@@ -168,6 +168,9 @@ def analyze(
             raise AuditError(
                 f"{paths[0]}: a folder without {MANIFEST}", remedy="give a folder made by `fusionaudit run`"
             )
+        if inductor_log is not None or steps is not None or warmup is not None:
+            text = f"{paths[0]}: a capture folder has its own log and steps"
+            raise AuditError(text, remedy="leave out --inductor-log, --steps and --warmup")
         return audit(paths[0], out=out, config=config, fail_on=fail_on)
     exports = []
     for path in paths:

@@ -92,7 +92,7 @@ def save(document: Document, path: Path) -> None:
         db.conn.commit()
         db.conn.close()
         temporary.replace(path)
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, sqlite3.Error, OverflowError) as error:
         raise AuditError(f"{path}: cannot write the audit: {error}", remedy="free space, or choose --out") from None
 
 
@@ -140,5 +140,5 @@ def load(path: Path) -> Document:
             document["sources"].setdefault(r["file"], {})[str(r["line"])] = r["text"]
         connection.close()
         return document
-    except (sqlite3.Error, ValueError, KeyError, IndexError, TypeError) as error:
+    except (sqlite3.Error, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise AuditError(f"{path}: cannot read the audit: {error}", remedy="run `fusionaudit analyze` again") from None

@@ -67,6 +67,12 @@ class Tensor:
         return None if self.itemsize is None else self.stored_elements * self.itemsize
 
     @property
+    def region(self) -> tuple[object, ...]:
+        """Names the elements touched: views that only order them differently (a transpose) have the same region."""
+        touched = sorted((abs(b), a) for a, b in zip(self.shape, self.strides, strict=True) if a > 1 and b != 0)
+        return (self.storage, self.offset, tuple(touched), self.dtype)
+
+    @property
     def is_contiguous(self) -> bool:
         """Row-major without gaps (dimensions of size 1 do not count)."""
         expected = 1
@@ -123,10 +129,9 @@ def total_bytes(tensors: Iterable[Tensor]) -> int | None:
     seen: set[tuple[object, ...]] = set()
     total = 0
     for tensor in tensors:
-        key = (tensor.storage, tensor.offset, tensor.shape, tensor.strides, tensor.dtype)
-        if tensor.storage is not None and key in seen:
+        if tensor.storage is not None and tensor.region in seen:
             continue
-        seen.add(key)
+        seen.add(tensor.region)
         size = tensor.nbytes
         if size is None:
             return None

@@ -16,7 +16,8 @@ LAYERS = [
     {"trace", "inductor"},
     {"program"},
     {"config", "rules"},
-    {"report", "reference_kernels", "verify", "groups", "baseline", "diff", "explain", "check", "store", "expectations"},
+    {"report", "reference_kernels", "verify", "store"}
+    | {"groups", "baseline", "diff", "explain", "check", "expectations"},
     {"pipeline", "gate", "sweep"},
     {"cli", "cli_guard", "pytest_plugin"},
 ]

@@ -1,6 +1,6 @@
 """The recorder's steps: a loop inside a step is not taken for the step, and clean passes repeat what was recorded.
 
-    step:   unbind (view)  [ mul tanh ] [ mul tanh ] [ mul tanh ]     three inner rounds, four steps
+step:   unbind (view)  [ mul tanh ] [ mul tanh ] [ mul tanh ]     three inner rounds, four steps
 """
 
 from __future__ import annotations

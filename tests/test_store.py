@@ -77,7 +77,9 @@ def test_per_step_figures() -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"not a database at all, just text", b"SQLite format 3\x00" + bytes(200)], ids=["empty", "text", "cut"]
+    "content",
+    [b"", b"not a database at all, just text", b"SQLite format 3\x00" + bytes(200)],
+    ids=["empty", "text", "cut"],
 )
 def test_broken_audit_is_one_clear_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "audit.db").write_bytes(content)

@@ -3,7 +3,9 @@ from __future__ import annotations
 from fusionaudit.tensors import Tensor, total_bytes
 
 
-def strided(shape: tuple[int, ...], strides: tuple[int, ...], dtype: str = "float32", storage: str | None = None) -> Tensor:
+def strided(
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: str = "float32", storage: str | None = None
+) -> Tensor:
     return Tensor(shape=shape, strides=strides, dtype=dtype, storage=storage)
 
 

@@ -61,7 +61,7 @@ def read_manifest(folder: Path) -> Manifest:
         data = json.loads(path.read_text())
     except OSError as error:
         raise AuditError(f"{folder}: not a capture folder ({error.strerror}: {MANIFEST})") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise AuditError(f"{path}: not JSON", remedy="the capture was cut off; run it again") from None
     if not isinstance(data, dict) or not isinstance(data.get("format"), int):
         raise AuditError(f"{path}: not a fusionaudit manifest")
@@ -69,6 +69,24 @@ def read_manifest(folder: Path) -> Manifest:
         raise AuditError(f"{path}: format {data['format']} is newer than this fusionaudit", remedy="upgrade it")
     try:
         passes = tuple(CapturedPass(**p) for p in data.pop("passes"))
-        return Manifest(passes=passes, command=tuple(data.pop("command")), **data)
-    except (TypeError, KeyError) as error:
+        manifest = Manifest(passes=passes, command=tuple(data.pop("command")), **data)
+        _check_types(manifest)
+        return manifest
+    except (TypeError, KeyError, AttributeError) as error:
         raise AuditError(f"{path}: broken manifest: {error}") from None
+
+
+def _check_types(manifest: Manifest) -> None:
+    """TypeError where a value is not of its kind: what comes after trusts them."""
+    for p in manifest.passes:
+        paths = (p.trace, p.ops, p.log, p.structured, p.resources)
+        if not isinstance(p.name, str) or any(x is not None and (not isinstance(x, str) or "\0" in x) for x in paths):
+            raise TypeError(f"pass {p.name!r}")
+        if not isinstance(p.returncode, int):
+            raise TypeError(f"returncode {p.returncode!r}")
+    for key in ("steps", "warmup"):
+        value = manifest.options.get(key)
+        if value is not None and (not isinstance(value, int) or value < 0):
+            raise TypeError(f"{key} {value!r}")
+    if not isinstance(manifest.environment, dict) or not isinstance(manifest.engine, str):
+        raise TypeError("environment")

@@ -75,7 +75,10 @@ def evaluate(node: ast.expr, names: Mapping[str, object]) -> Number | None:
         rule = _BINARY.get(type(node.op))
         if left is None or right is None or rule is None:
             return None
-        result = rule(left, right)
+        try:
+            result = rule(left, right)
+        except OverflowError:
+            return None
         return None if result is None or abs(result) > _LIMIT else result
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
         left, right = evaluate(node.left, names), evaluate(node.comparators[0], names)

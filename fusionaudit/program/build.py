@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from fusionaudit.capture.manifest import CapturedPass, Manifest, read_manifest
 from fusionaudit.device import Device
-from fusionaudit.errors import AuditError
+from fusionaudit.errors import DAMAGE, AuditError, damaged
 from fusionaudit.findings import Note
 from fusionaudit.inductor.model import InductorLog
 from fusionaudit.inductor.read import read_inductor
@@ -91,14 +91,18 @@ def build_program(folder: Path) -> Program:
     manifest = read_manifest(folder)
     device = Device.from_json(manifest.device) if manifest.device else None
     passes: list[Pass] = []
-    notes: list[Note] = [Note(**n) for n in manifest.options.get("notes", [])]
+    try:
+        notes = [Note(**n) for n in manifest.options.get("notes", [])]
+    except DAMAGE as problem:
+        raise damaged(f"{folder}: manifest", problem) from None
     errors: list[AuditError] = []
     for p in manifest.passes:
         if p.returncode != 0 or p.error:
             notes.append(_failed(p))
         try:
             built, measured_on = _build_pass(folder, manifest, p, device, passes)
-        except AuditError as error:
+        except DAMAGE as problem:
+            error = damaged(f"{folder}/{p.name}", problem)
             errors.append(error)
             notes.append(Note(kind="unreadable-pass", text=f"{p.name}: {error}", blocks=True, pass_name=p.name))
             continue
@@ -142,12 +146,18 @@ def import_program(
     if len(exports) > len(_IMPORTED):
         raise AuditError(f"at most {len(_IMPORTED)} exports at once")
     structured = inductor_log if inductor_log is not None and inductor_log.is_dir() else None
-    log = read_inductor(None if structured else inductor_log, structured) if inductor_log else InductorLog()
+    try:
+        log = read_inductor(None if structured else inductor_log, structured) if inductor_log else InductorLog()
+    except DAMAGE as problem:
+        raise damaged(str(inductor_log), problem) from None
     passes: list[Pass] = []
     device = None
     for number, path in enumerate(exports):
-        trace = load_trace(path)
-        built = measured_pass("imported", "import", trace, None, log, warmup=warmup, steps=steps)
+        try:
+            trace = load_trace(path)
+            built = measured_pass("imported", "import", trace, None, log, warmup=warmup, steps=steps)
+        except DAMAGE as problem:
+            raise damaged(str(path), problem) from None
         generated = any(k.name.startswith("triton_") for k in built.kernels)
         notes = [*built.notes, *log.notes]
         if generated and inductor_log is None:

@@ -94,10 +94,6 @@ def _crosses_devices(op: Op) -> bool:
     return len({t.device.split(":")[0] for t in (*op.inputs, *op.outputs)}) > 1
 
 
-def _region(tensor: Tensor) -> tuple[object, ...]:
-    return (tensor.storage, tensor.offset, tensor.shape, tensor.strides, tensor.dtype)
-
-
 def mutated_inputs(op: Op) -> tuple[Tensor, ...]:
     """The inputs that the op writes."""
     return tuple(op.inputs[i] for i in op.mutated if i < len(op.inputs))
@@ -120,11 +116,11 @@ def reads(op: Op) -> tuple[Tensor, ...]:
 def writes(op: Op) -> tuple[Tensor, ...]:
     """Device tensors that the op writes: its outputs and what it mutates, each once."""
     out = list(mutated_inputs(op))
-    seen = {_region(t) for t in out if t.storage is not None}
+    seen = {t.region for t in out if t.storage is not None}
     for position, tensor in enumerate(op.outputs):
         if tensor.storage is None and position < len(op.mutated):
             continue
-        if _region(tensor) not in seen:
+        if tensor.region not in seen:
             out.append(tensor)
     if any(t.device.split(":")[0] != "cpu" for t in (*op.inputs, *op.outputs)):
         out = [t for t in out if t.device.split(":")[0] != "cpu"]

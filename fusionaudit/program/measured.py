@@ -32,6 +32,10 @@ _NAME_CATEGORIES: tuple[tuple[str, Category], ...] = (
 )  # fmt: skip
 
 
+_LEAST_MATCH = 0.5
+"""Below this share of launches with a known op, chains cannot be judged: silence would read as "all fine"."""
+
+
 def kernel_category(name: str) -> Category:
     """Category from a kernel's name alone, for launches that no op explains; ``opaque`` where the name says nothing."""
     for pattern, found in _NAME_CATEGORIES:
@@ -282,7 +286,9 @@ def measured_pass(
         text = f"{name}: {share:.1%} of {len(chosen)} launches are tied to an op"
         if names:
             text += f"; not tied: {', '.join(n[:40] for n in names[:5])}" + (" ..." if len(names) > 5 else "")
-        notes.append(Note(kind="match-rate", text=text, pass_name=name))
+        lost = share < _LEAST_MATCH
+        remedy = "record it with op ranges (emit_nvtx, or torch.profiler's CPU activities)" if lost else ""
+        notes.append(Note(kind="match-rate", text=text, pass_name=name, blocks=lost, remedy=remedy))
     if extra:
         notes.append(Note(kind="unknown-bytes", text=f"{name}: bytes of {extra} launches in graphs are not known"))
     span, idle = _span_and_idle(activities, found) if activities else (None, None)

@@ -132,6 +132,14 @@ def predicted_pass(
                 pass_name=name,
             )
         )
+    if not kernels:
+        text = f"{name}: nothing was recorded that a GPU would run"
+        remedy = "check that the script computes with tensors (on a device, if it names one)"
+        notes.append(Note(kind="no-kernels", text=text, blocks=True, pass_name=name, remedy=remedy))
+    elif name == "compiled" and not any(isinstance(r, GraphCall) for r in records):
+        text = "compiled: no compiled graph ran: these are the launches of eager ops"
+        remedy = "see compiled/stderr.txt in the capture for why nothing compiled"
+        notes.append(Note(kind="nothing-compiled", text=text, pass_name=name, remedy=remedy))
     for graph_id in sorted(missing):
         text = f"{name}: graph {graph_id} ran but its code is not in the log"
         notes.append(Note(kind="missing-graph", text=text, blocks=True, pass_name=name, remedy="run the audit again"))

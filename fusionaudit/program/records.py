@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
-from fusionaudit.program.costs import op_bytes
+from fusionaudit.program.costs import category, op_bytes
 from fusionaudit.program.steps import Steps, find_steps
 from fusionaudit.trace.schema import Activity, GraphCall, Op, OpLog, Record, StepMark
 
@@ -27,6 +28,8 @@ def _weight(record: Record) -> int:
     if isinstance(record, GraphCall):
         return _GRAPH_WEIGHT
     if not isinstance(record, Op):
+        return 1
+    if category(record) is None:
         return 1
     read, write = op_bytes(record)
     return max((read or 0) + (write or 0), 1 << 20)
@@ -52,9 +55,44 @@ def record_steps(oplog: OpLog, *, warmup: int | None = None, steps: int | None =
             marks.append(current)
     if not kept:
         return [], Steps(spans=(), source="whole")
-    weights = [_weight(r) for r in kept]
-    found = find_steps([_key(r) for r in kept], marks, warmup=warmup, steps=steps, weights=weights)
-    return kept, found if found.spans else Steps(spans=((0, len(kept)),), source="whole")
+    keys, weights = [_key(r) for r in kept], [_weight(r) for r in kept]
+    found = find_steps(keys, marks, warmup=warmup, steps=steps, weights=weights)
+    if not found.spans or (found.source == "period" and not _is_convincing(found, kept, keys, weights)):
+        found = Steps(spans=((0, len(kept)),), source="whole")
+    return kept, found
+
+
+def _is_convincing(found: Steps, records: Sequence[Record], keys: Sequence[object], weights: Sequence[int]) -> bool:
+    """False where a few like ops of a straight-line script pass for steps: then nothing may be cut away.
+
+    The last two steps have to hold the same work, and all of them a good part of what the script does beside its
+    set-up (by count or by weight: a step of tiny ops may be followed by a large checksum).
+    """
+    (a, b), (c, d) = found.spans[-2:] if len(found.spans) > 1 else (found.spans[0], found.spans[0])
+    common = Counter(keys[a:b]) & Counter(keys[c:d])
+    if sum(common.values()) < _SAME_WORK * max(b - a, d - c):
+        return False
+    inside = [i for first, last in found.spans for i in range(first, last) if weights[i] > 1]
+    work = [i for i, r in enumerate(records) if weights[i] > 1 and not _is_setup(r)]
+    if not inside or not work:
+        return False
+    return max(len(inside) / len(work), sum(weights[i] for i in inside) / sum(weights[i] for i in work)) >= _LEAST_SHARE
+
+
+_SAME_WORK = 0.8
+_LEAST_SHARE = 0.25
+"""Chosen so that two steps of one kernel and the float64 checksum of the public cases still count as steps."""
+
+
+def _is_setup(record: Record) -> bool:
+    """Makes or fills tensors from nothing: parameters, inputs, optimizer state."""
+    if not isinstance(record, Op):
+        return False
+    fills = record.base_name in _FILLS
+    return fills or not any(t.device != "cpu" for t in record.inputs)
+
+
+_FILLS = frozenset({"aten.uniform_", "aten.normal_", "aten.fill_", "aten.zero_", "aten.copy_", "aten.zeros_like"})
 
 
 def activity_steps(

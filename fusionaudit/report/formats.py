@@ -9,7 +9,7 @@ TEXT_FORMATS = ("json", "html", "markdown", "perfetto", "sarif", "junit", "githu
 
 
 def rendered(document: dict[str, Any], fmt: str, *, diff: dict[str, Any] | None = None) -> str:
-    """The document as text in one of the formats other than ``console``; ``diff`` (a check's changes) goes in the page."""
+    """The document as text in one of the formats other than ``console``; ``diff``: changes, for HTML."""
     if fmt == "json":
         return json.dumps(document, indent=1)
     if fmt == "html":

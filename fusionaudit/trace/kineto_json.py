@@ -43,7 +43,11 @@ _SYNC_COPIES = ("cudaMemcpy", "cudaMemcpy2D", "cuMemcpyDtoH_v2", "cuMemcpyDtoH")
 
 
 def _ns(microseconds: Any) -> int:
-    return round(float(microseconds) * 1000)
+    """Whole ns; a time that no clock gives (negative, not finite, beyond 2^62 ns) makes the trace a damaged one."""
+    value = float(microseconds) * 1000
+    if not 0 <= value < 2**62:
+        raise ValueError(f"time {microseconds} us")
+    return round(value)
 
 
 def _thread(value: Any) -> int:

@@ -103,11 +103,11 @@ def read_oplog(path: Path) -> OpLog:
     notes = []
     if cut_off:
         text = f"{path.name}: the last record is cut off; {len(records)} records before it are used"
-        notes.append(Note(kind="cut-off", text=text, remedy="let the script end by itself"))
+        notes.append(Note(kind="cut-off", text=text, remedy="let the script end by itself", blocks=True))
     if broken:
         text = f"{path.name}: {broken} broken lines were left out; chains that pass through them are not seen"
-        notes.append(Note(kind="broken-lines", text=text, remedy="run the audit again"))
+        notes.append(Note(kind="broken-lines", text=text, remedy="run the audit again", blocks=True))
     if unknown:
         text = f"{path.name}: {unknown} records of a kind that this version does not know were left out"
-        notes.append(Note(kind="newer-log", text=text, remedy="upgrade fusionaudit"))
+        notes.append(Note(kind="newer-log", text=text, remedy="upgrade fusionaudit", blocks=True))
     return OpLog(records=tuple(records), notes=tuple(notes))

@@ -16,7 +16,9 @@ NAMES = {
 def size(value: int | None) -> str:
     if value is None:
         return "?"
-    return f"{value / 2**30:.2f} GiB" if value >= 2**28 else f"{value / 2**20:.1f} MiB" if value >= 2**18 else f"{value} B"
+    if value >= 2**28:
+        return f"{value / 2**30:.2f} GiB"
+    return f"{value / 2**20:.1f} MiB" if value >= 2**18 else f"{value} B"
 
 
 def bench() -> str:
