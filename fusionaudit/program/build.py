@@ -39,7 +39,9 @@ def _resources(path: Path | None) -> tuple[dict[str, Any], list[Note]]:
     except (OSError, ValueError):
         text = f"{path.name}: cannot be read; registers and spills are not known"
         return {}, [Note(kind="broken-file", text=text, remedy="run the audit again")]
-    return (data, []) if isinstance(data, dict) else ({}, [])
+    if not isinstance(data, dict) or not isinstance(data.get("graphs", {}), dict):
+        return {}, []
+    return data, [Note(kind=n["kind"], text=n["text"]) for n in data.get("notes", [])]
 
 
 def _failed(p: CapturedPass) -> Note:
