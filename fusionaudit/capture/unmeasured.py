@@ -56,7 +56,7 @@ class Unmeasured:
         names = [
             n for n in ("max_autotune", "max_autotune_gemm", "max_autotune_report_choices_stats") if _on(config, n)
         ]
-        if names:
+        if {"max_autotune", "max_autotune_gemm"} & set(names):
             self.notes[AUTOTUNE] = None
         with config.patch(dict.fromkeys(names, False)) if names else contextlib.nullcontext():
             yield

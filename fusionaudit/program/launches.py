@@ -2,7 +2,8 @@
 
 A table by op name; everything else makes one kernel of its category, a view makes none. Against recorded runs of an
 H200 with torch 2.11 the counts were equal in 16 of 25 scripts. They are wrong, by one or two, where ATen or cuBLAS
-choose by heuristics that are not public: split-K matmuls (one more kernel), convolution layouts, sorts, and accumulating index writes. Tiny fills
+choose by heuristics that are not public: split-K matmuls (one more kernel), convolution layouts, sorts, and
+accumulating index writes. Tiny fills
 (``Memset``) of the semaphores of split reductions are not counted.
 
 Bytes of an op (:mod:`fusionaudit.program.costs`) belong to its first launch; its others carry 0, since what
