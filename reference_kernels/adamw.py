@@ -6,6 +6,7 @@ import itertools
 import math
 
 import torch
+
 from fusionaudit.reference_kernels.reference import Launch, Reference, Tensors, cpp, normal
 
 CHUNK = 16384

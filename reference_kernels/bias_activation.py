@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+
 from fusionaudit.reference_kernels.reference import Launch, Reference, Tensors, cpp, normal, pack_width, rows_of
 
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")

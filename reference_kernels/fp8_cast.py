@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from fusionaudit.reference_kernels.reference import Launch, Reference, Tensors, cpp, normal
 
 THREADS, UNROLL, BLOCKS_PER_SM = 512, 2, 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from fusionaudit.reference_kernels.reference import Launch, Reference, Tensors, cpp, normal, pack_width, rows_of
 
 HEADS, HALF = 16, 64

@@ -8,9 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from fusionaudit.reference_kernels.registry import REFERENCES
 
 from fusionaudit.errors import AuditError
+from fusionaudit.reference_kernels.registry import REFERENCES
 from fusionaudit.verify import compile as compiling
 from fusionaudit.verify.compile import CompileError, compile_kernels, inline_headers, parse_resources, read_source
 

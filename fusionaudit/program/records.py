@@ -42,6 +42,28 @@ def _on_device(record: Record) -> bool:
     return not tensors or any(t.device != "cpu" for t in tensors)
 
 
+def _length(steps: Steps) -> int:
+    return steps.spans[-1][1] - steps.spans[-1][0]
+
+
+def _made_in_steps(records: Sequence[Record], start: int) -> set[str]:
+    """Storages that were first made from record ``start`` on: they do not last over steps."""
+    made: set[str] = set()
+    early: set[str] = set()
+    for i, record in enumerate(records):
+        if isinstance(record, (Op, GraphCall)):
+            fresh = {t.storage for t in record.outputs if t.storage is not None}
+            (early if i < start else made).update(fresh)
+    return made - early
+
+
+def _lasting(record: Record, made: set[str]) -> tuple[str, ...]:
+    """The storages that a record reads and that were there before the steps: weights, buffers, inputs."""
+    if not isinstance(record, (Op, GraphCall)):
+        return ()
+    return tuple(t.storage for t in record.inputs if t.storage is not None and t.storage not in made)
+
+
 def record_steps(oplog: OpLog, *, warmup: int | None = None, steps: int | None = None) -> tuple[list[Record], Steps]:
     """The records that concern the device, and the spans of the steady steps among them (one over all if none)."""
     marks: list[int | None] = []
@@ -57,6 +79,13 @@ def record_steps(oplog: OpLog, *, warmup: int | None = None, steps: int | None =
         return [], Steps(spans=(), source="whole")
     keys, weights = [_key(r) for r in kept], [_weight(r) for r in kept]
     found = find_steps(keys, marks, warmup=warmup, steps=steps, weights=weights)
+    if found.source == "period":
+        # Layers of one shape look like steps; what tells them apart is whose weights they use.
+        made = _made_in_steps(kept, found.spans[0][0])
+        fine = [(key, _lasting(record, made)) for key, record in zip(keys, kept, strict=True)]
+        finer = find_steps(fine, marks, warmup=warmup, steps=steps, weights=weights)
+        if finer.source == "period" and _length(finer) > _length(found) and finer.spans[-1][1] >= found.spans[-1][1]:
+            found = finer
     if not found.spans or (found.source == "period" and not _is_convincing(found, kept, keys, weights)):
         found = Steps(spans=((0, len(kept)),), source="whole")
     return kept, found

@@ -51,31 +51,34 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
         away = name == "eager" and compiles_itself(program)
         # A step that the host reads from in the middle cannot be one graph: FA204 comes first.
         synced = name != "imported" and len(p.syncs) > 1
+        whole = p.steps == 0
         ranged = name == "imported" and bool(p.ops)
         replayed = sum(k.replayed for k in p.kernels) * 2 > len(p.kernels)
         place = Counter(k.location for k in p.kernels if k.location is not None).most_common(1)
         yield Finding(
             rule=CODE,
             pass_name=p.name,
-            severity="info" if away or replayed or ranged or synced else "warning",
+            severity="info" if away or replayed or ranged or synced or whole else "warning",
             message=f"{len(p.kernels)} launches a step keep the GPU busy for {human_time(step - idle)} of "
             f"{human_time(step)}; a CUDA graph would save about {human_time(saving)}",
             kernel_ids=tuple(k.id for k in p.kernels),
             location=place[0][0] if place else None,
             saving_ns=saving,
             basis=basis,
-            reason=_reason(away, ranged, synced),
+            reason=_reason(away, ranged, synced, whole),
             remedy='torch.compile(mode="reduce-overhead") or torch.cuda.graph around the step; fuse small kernels',
             confidence="low" if ranged else "high" if basis == "modelled" else "medium",
             evidence={"launches": len(p.kernels), "idle_ns": idle, "step_ns": step},
         )
 
 
-def _reason(away: bool, ranged: bool, synced: bool) -> str | None:
+def _reason(away: bool, ranged: bool, synced: bool, whole: bool) -> str | None:
     if away:
         return "the step is compiled in the script; this is its eager form"
     if synced:
         return "the host reads from the device within the step (FA204): as it is, it cannot be one graph"
+    if whole:
+        return "no repeating step was found: what comes before the steps is counted in"
     return "op ranges were recorded, which slow the host down: gaps are too long" if ranged else None
 
 
