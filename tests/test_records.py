@@ -58,3 +58,19 @@ def test_a_clean_pass_is_cut_like_the_recorded_one() -> None:
     assert found.spans == ((1, 7), (7, 13), (13, 19), (19, 25))
     assert same_launches(clean, []) is None
     assert same_launches(clean, ["something else"]) is None
+
+
+def test_layers_of_one_shape_are_no_steps() -> None:
+    """Two steps of three equal layers: the weights that come round again tell where a step starts."""
+    weights = [Tensor.contiguous((1024,), "float32", f"w{i}") for i in range(3)]
+    names = [Op(id=i, name="aten.randn.default", outputs=(w,)) for i, w in enumerate(weights)]
+    value, records = X, list(names)
+    for _ in range(2):
+        for weight in weights:
+            for name in ROUND:
+                made = Tensor.contiguous((1024,), "float32", f"v{len(records)}")
+                reads = (value, weight) if name == ROUND[0] else (value,)
+                records.append(Op(id=len(records), name=name, inputs=reads, outputs=(made,)))
+                value = made
+    _, found = record_steps(OpLog(records=tuple(records)))
+    assert [b - a for a, b in found.spans] == [6, 6]

@@ -46,22 +46,23 @@ def _length(steps: Steps) -> int:
     return steps.spans[-1][1] - steps.spans[-1][0]
 
 
-def _made_in_steps(records: Sequence[Record], start: int) -> set[str]:
-    """Storages that were first made from record ``start`` on: they do not last over steps."""
-    made: set[str] = set()
-    early: set[str] = set()
+def _lasting(records: Sequence[Record], block: int) -> set[str]:
+    """Storages that outlive two blocks between being made and being read last: weights, buffers, inputs."""
+    made: dict[str, int] = {}
+    read: dict[str, int] = {}
     for i, record in enumerate(records):
         if isinstance(record, (Op, GraphCall)):
-            fresh = {t.storage for t in record.outputs if t.storage is not None}
-            (early if i < start else made).update(fresh)
-    return made - early
+            read.update((t.storage, i) for t in record.inputs if t.storage is not None)
+            for tensor in record.outputs:
+                if tensor.storage is not None:
+                    made.setdefault(tensor.storage, i)
+    return {storage for storage, last in read.items() if last - made.get(storage, -1) > 2 * block}
 
 
-def _lasting(record: Record, made: set[str]) -> tuple[str, ...]:
-    """The storages that a record reads and that were there before the steps: weights, buffers, inputs."""
+def _reads_of(record: Record, lasting: set[str]) -> tuple[str, ...]:
     if not isinstance(record, (Op, GraphCall)):
         return ()
-    return tuple(t.storage for t in record.inputs if t.storage is not None and t.storage not in made)
+    return tuple(t.storage for t in record.inputs if t.storage is not None and t.storage in lasting)
 
 
 def record_steps(oplog: OpLog, *, warmup: int | None = None, steps: int | None = None) -> tuple[list[Record], Steps]:
@@ -81,8 +82,8 @@ def record_steps(oplog: OpLog, *, warmup: int | None = None, steps: int | None =
     found = find_steps(keys, marks, warmup=warmup, steps=steps, weights=weights)
     if found.source == "period":
         # Layers of one shape look like steps; what tells them apart is whose weights they use.
-        made = _made_in_steps(kept, found.spans[0][0])
-        fine = [(key, _lasting(record, made)) for key, record in zip(keys, kept, strict=True)]
+        lasting = _lasting(kept, _length(found))
+        fine = [(key, _reads_of(record, lasting)) for key, record in zip(keys, kept, strict=True)]
         finer = find_steps(fine, marks, warmup=warmup, steps=steps, weights=weights)
         if finer.source == "period" and _length(finer) > _length(found) and finer.spans[-1][1] >= found.spans[-1][1]:
             found = finer
