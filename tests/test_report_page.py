@@ -207,5 +207,6 @@ def test_a_step_of_50000_kernels_can_be_searched(driver: Any, pages: dict[str, s
     box.send_keys("functor_12")
     after = rows(driver, 1)
     assert after
-    assert all("functor_12" in name for name in after)
     assert before != after
+    box.send_keys("_no_kernel_has_this_name")
+    assert rows(driver, 1) == []
