@@ -332,6 +332,7 @@ def bench(
 def doctor(targets: bool) -> int:
     """Say what this machine can do, and how to get what is missing."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     console = Console()
@@ -351,7 +352,7 @@ def doctor(targets: bool) -> int:
     table = Table("", "what", "found", box=None)
     marks = {"ok": "[green]ok[/green]", "missing": "[yellow]--[/yellow]", "warning": "[yellow]!![/yellow]"}
     for check in examine():
-        detail = check.detail + (f"\n[dim]-> {check.remedy}[/dim]" if check.remedy else "")
+        detail = escape(check.detail) + (f"\n[dim]-> {escape(check.remedy)}[/dim]" if check.remedy else "")
         table.add_row(marks.get(check.status, check.status), check.name, detail)
     console.print(table)
     return 0

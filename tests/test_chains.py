@@ -5,6 +5,9 @@ from __future__ import annotations
 from builders import eager, op, t
 
 from fusionaudit.program.chains import chains
+from fusionaudit.program.model import Kernel, Pass
+from fusionaudit.tensors import Tensor
+from fusionaudit.trace.schema import Op
 
 N = 1 << 20
 
@@ -157,3 +160,18 @@ def test_a_partly_overwritten_value_is_still_needed():
         )
     )
     assert "y" in {x.storage for x in first.outputs}
+
+
+def test_random_data_made_from_nothing_heads_no_chain() -> None:
+    x, y, z = (Tensor.contiguous((1 << 20,), "float32", s) for s in "xyz")
+    ops = (
+        Op(id=0, name="aten.randn.default", outputs=(x,)),
+        Op(id=1, name="aten.mul.Tensor", inputs=(x,), outputs=(y,)),
+        Op(id=2, name="aten.relu.default", inputs=(y,), outputs=(z,)),
+    )
+    kernels = tuple(
+        Kernel(id=i, name=o.name, category="pointwise", ops=(i,), reads=o.inputs, writes=o.outputs)
+        for i, o in enumerate(ops)
+    )
+    (found,) = chains(Pass(name="eager", engine="deviceless", kernels=kernels, ops=ops))
+    assert found.op_ids == (1, 2)

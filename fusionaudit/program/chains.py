@@ -113,6 +113,8 @@ def _joins(flow: Flow, producer: Step, consumer: Step) -> bool:
         return False
     if producer.op.stream != consumer.op.stream or not _same_elements(flow, producer, consumer):
         return False
+    if producer.kind == "random" and not producer.op.inputs:
+        return False  # input data made up on the device: set-up, not a stage of the computation
     made, wanted = _numel(producer), _numel(consumer)
     if producer.kind in _HEADS:
         return consumer.kind in _ELEMENTWISE and consumer.kind != "join" and made == wanted
