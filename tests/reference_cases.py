@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from fusionaudit.capture.recorder import Recorder
+from fusionaudit.trace.oplog import op_from_json
 from fusionaudit.trace.schema import Op
-from fusionaudit.verify.audit import op_from_json
 
 
 def record(function: Callable[..., Any], *inputs: torch.Tensor) -> list[Op]:

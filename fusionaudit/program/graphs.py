@@ -7,12 +7,6 @@ from collections.abc import Sequence
 from fusionaudit.inductor.model import CompiledGraph, GeneratedCall
 from fusionaudit.trace.schema import Activity
 
-_LAUNCHLESS = {"cpu"}
-
-
-def _is_generated(activity: Activity, names: set[str]) -> bool:
-    return activity.kind == "kernel" and activity.name in names
-
 
 def align(graph: CompiledGraph, activities: Sequence[Activity]) -> list[GeneratedCall | None]:
     """The call of the graph behind each activity of one execution of it, in order; ``None`` where none fits.
@@ -20,13 +14,13 @@ def align(graph: CompiledGraph, activities: Sequence[Activity]) -> list[Generate
     A Triton kernel goes to the next call of its name; other kernels go to the extern, copy or fill calls between the
     Triton calls around them, one call for each op range (all kernels of one ``aten::addmm`` belong to one call).
     """
-    calls = [c for c in graph.calls if c.kind not in _LAUNCHLESS]
+    calls = [c for c in graph.calls if c.kind != "cpu"]
     names = {c.target for c in calls}
     out: list[GeneratedCall | None] = []
     position = 0
     last_extern: tuple[object, int] | None = None
     for activity in activities:
-        if _is_generated(activity, names):
+        if activity.kind == "kernel" and activity.name in names:
             found = next((i for i in range(position, len(calls)) if calls[i].target == activity.name), None)
             if found is None:
                 out.append(None)

@@ -30,26 +30,31 @@ def _optional_int(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
+def op_from_json(data: dict[str, Any]) -> Op:
+    """An op of a log line or of a document's pass; KeyError, TypeError or ValueError where it is broken."""
+    phase = data.get("phase", "forward")
+    if phase not in _PHASES:
+        raise ValueError(f"phase {phase!r}")
+    return Op(
+        id=int(data["id"]),
+        name=str(data["name"]),
+        inputs=_tensors(data.get("inputs")),
+        outputs=_tensors(data.get("outputs")),
+        mutated=tuple(int(i) for i in data.get("mutated") or ()),
+        arguments=tuple(data.get("arguments") or ()),
+        location=_location(data.get("location")),
+        phase=phase,
+        thread=_optional_int(data.get("thread")),
+        stream=_optional_int(data.get("stream")),
+        region=data.get("region"),
+    )
+
+
 def _record(data: dict[str, Any]) -> Record | None:
     """One record; ``None`` for a kind that this version does not know."""
     kind = data["kind"]
     if kind == "op":
-        phase = data.get("phase", "forward")
-        if phase not in _PHASES:
-            raise ValueError(f"phase {phase!r}")
-        return Op(
-            id=int(data["id"]),
-            name=str(data["name"]),
-            inputs=_tensors(data.get("inputs")),
-            outputs=_tensors(data.get("outputs")),
-            mutated=tuple(int(i) for i in data.get("mutated") or ()),
-            arguments=tuple(data.get("arguments") or ()),
-            location=_location(data.get("location")),
-            phase=phase,
-            thread=_optional_int(data.get("thread")),
-            stream=_optional_int(data.get("stream")),
-            region=data.get("region"),
-        )
+        return op_from_json(data)
     if kind == "graph":
         return GraphCall(
             graph=str(data["graph"]),

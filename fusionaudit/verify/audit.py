@@ -8,27 +8,13 @@ from typing import Any
 
 from fusionaudit.findings import Verification
 from fusionaudit.report.document import Document
-from fusionaudit.tensors import Tensor
+from fusionaudit.trace.oplog import op_from_json
 from fusionaudit.trace.schema import Op
 
 VERIFIABLE = ("FA101", "FA102", "FA103", "FA104", "FA105")
 """Rules whose findings are a group of ops that one kernel could do."""
 
 Progress = Callable[[str], None]
-
-
-def op_from_json(data: dict[str, Any]) -> Op:
-    """An op of a document's pass."""
-    return Op(
-        id=data["id"],
-        name=data["name"],
-        inputs=tuple(Tensor.from_json(t) for t in data["inputs"]),
-        outputs=tuple(Tensor.from_json(t) for t in data["outputs"]),
-        mutated=tuple(data.get("mutated") or ()),
-        arguments=tuple(data.get("arguments") or ()),
-        phase=data.get("phase") or "forward",
-        region=data.get("region"),
-    )
 
 
 def verify_audit(document: Document, *, progress: Progress | None = None, launch: Any = None) -> Document:
