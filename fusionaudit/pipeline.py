@@ -6,7 +6,7 @@ import datetime
 import re
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from fusionaudit.config import Config, apply_suppressions
 from fusionaudit.errors import EXIT_ERROR, EXIT_FINDINGS, EXIT_OK, AuditError
 from fusionaudit.findings import SEVERITIES, Finding, Location, Severity
 from fusionaudit.program.build import build_program, import_program
+from fusionaudit.program.judgeable import judging_notes
 from fusionaudit.program.model import Program
 from fusionaudit.report.document import Document, build_document
 from fusionaudit.rules import run_rules
@@ -94,6 +95,7 @@ def audit_program(
 ) -> AuditResult:
     """Rules over a Program, and the document of it; kept as ``out/audit.db`` where ``out`` is given."""
     config = config or Config()
+    program = replace(program, notes=(*program.notes, *judging_notes(program)))
     sources = source_lines(program, capture)
     findings, notes = apply_suppressions(run_rules(program, config), sources, config)
     code = exit_code(program, findings, fail_on)

@@ -14,6 +14,7 @@ from fusionaudit.errors import DAMAGE, AuditError, damaged
 from fusionaudit.findings import Note
 from fusionaudit.inductor.model import InductorLog
 from fusionaudit.inductor.read import read_inductor
+from fusionaudit.program.judgeable import log_notes
 from fusionaudit.program.measured import measured_pass
 from fusionaudit.program.model import Pass, PassName, Program
 from fusionaudit.program.predicted import predicted_pass
@@ -160,27 +161,14 @@ def import_program(
             built = measured_pass("imported", "import", trace, None, log, warmup=warmup, steps=steps)
         except DAMAGE as problem:
             raise damaged(str(path), problem) from None
-        generated = any(k.name.startswith("triton_") for k in built.kernels)
-        notes = [*built.notes, *log.notes]
-        if generated and inductor_log is None:
-            notes.append(
-                Note(
-                    kind="missing-log",
-                    text=f"{path.name}: Triton kernels ran, but there is no Inductor log to say what they hold",
-                    remedy="give --inductor-log FILE (stderr of the run with TORCH_LOGS=output_code,fusion)",
-                    pass_name="imported",
-                )
-            )
-        elif inductor_log is not None and generated and not any(k.graph for k in built.kernels):
-            notes.append(
-                Note(
-                    kind="log-mismatch",
-                    text=f"{path.name}: no kernel fits any graph of the log",
-                    remedy="give the log of the same run, made with cold caches",
-                    blocks=True,
-                    pass_name="imported",
-                )
-            )
+        fit = log_notes(built, log, path.name, trace.device)
+        notes = [*built.notes, *log.notes, *(replace(n, pass_name=_IMPORTED[number]) for n in fit)]
         passes.append(replace(built, name=_IMPORTED[number], notes=tuple(notes)))
         device = device or trace.device
-    return Program(engine="import", device=device, passes=tuple(passes))
+    notes = []
+    told = any(n.kind == "log-mismatch" for p in passes for n in p.notes)
+    if log.graphs and not told and not any(k.graph for p in passes for k in p.kernels):
+        text = f"{inductor_log}: none of the log's graphs ran in what was recorded"
+        remedy = "give the log of the same run, or leave --inductor-log out"
+        notes = [Note(kind="log-mismatch", text=text, remedy=remedy, blocks=True)]
+    return Program(engine="import", device=device, passes=tuple(passes), notes=tuple(notes))

@@ -178,6 +178,8 @@ def per_step(p: Pass, device: Device | None) -> dict[str, Any]:
     peak = device.peak_bandwidth_bytes_per_s if device else None
     links = edges(p.kernels)
     intermediates = {link["storage"]: link["bytes"] for link in links}
+    # A recording that somebody else made need not say which kernel reads what another wrote.
+    none = 0 if p.kernels and not p.name.startswith("imported") else None
     launch_times = [k.launch_ns for k in p.kernels if k.launch_ns is not None]
     return {
         "launches": len(launches),
@@ -190,7 +192,7 @@ def per_step(p: Pass, device: Device | None) -> dict[str, Any]:
         "kernels_without_bytes": sum(k.global_bytes is None for k in p.kernels),
         "bandwidth_bytes_per_s": None if bandwidth is None else round(bandwidth),
         "bandwidth_share": None if bandwidth is None or not peak else round(bandwidth / peak, 4),
-        "intermediate_bytes": sum(b or 0 for b in intermediates.values()) if links else (0 if p.kernels else None),
+        "intermediate_bytes": sum(b or 0 for b in intermediates.values()) if links else none,
         "step_ns": p.step_ns,
         "idle_ns": p.idle_ns,
         "host_ns": p.host_ns,
