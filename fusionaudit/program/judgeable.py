@@ -62,7 +62,7 @@ def _flow_notes(p: Pass, loose: Sequence[Kernel], work: Sequence[Kernel]) -> lis
     if not p.name.startswith("imported") or len(loose) < 2 or _share(loose, work) <= _MOST:
         return []
     written = {t.storage: k.id for k in p.kernels for t in k.writes if t.storage is not None}
-    if any(written.get(t.storage, k.id) != k.id for k in p.kernels for t in k.reads):
+    if any(t.storage and written.get(t.storage, k.id) != k.id for k in p.kernels for t in k.reads):
         return []
     text = f"{p.name}: the recording does not say which op reads what another wrote: chains cannot be judged"
     remedy = "record it with fusionaudit run, or under nsys with emit_nvtx(record_shapes=True)"
