@@ -15,9 +15,21 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from urllib.parse import quote, unquote
 
 from fusionaudit.errors import AuditError
-from fusionaudit.groups import LOCK_FORMAT, Group, Key, Lock, Ref, Section, groups_of, key_of, lock_of
+from fusionaudit.groups import (
+    LOCK_FORMAT,
+    MOST_TENSORS,
+    Group,
+    Key,
+    Lock,
+    Ref,
+    Section,
+    groups_of,
+    key_of,
+    lock_of,
+)
 from fusionaudit.report.document import Document
 
 __all__ = [
@@ -37,10 +49,12 @@ __all__ = [
 _HEAD = "# fusionaudit lock: which ops share a kernel. Review changes like code; rewrite with `fusionaudit baseline`."
 _REMEDY = "make it again with `fusionaudit baseline`"
 _CONFLICT = re.compile(r"^(<<<<<<<|=======|>>>>>>>|\|\|\|\|\|\|\|)( |$)", re.M)
-_SECTION = re.compile(r"^\[(\S+) (\S+)( graph(?: #(\d+))?)?(?: in (.+))?\]$")
+_SECTION = re.compile(r"^\[(\S+) (\S+)( graph(?: #(\S+))?)?(?: in (.+))?\]$")
 _REF = re.compile(r'(\S+?):(\S+) ("(?:[^"\\]|\\.)*")(?: & |$)')
-_COUNT = re.compile(r"(.*?)(?: x(\d+))?$")
-_FILE_ESCAPES = {" ": "%20", ":": "%3A", "%": "%25"}
+_RUN = re.compile(r"(.+?)(?: x([0-9]+))?")
+_TENSOR = re.compile(r"\S+\[[0-9,]*\](?:\([0-9,-]*\))?|[0-9]+ tensors of [0-9]+ elements #[0-9a-f]{8}")
+_TARGET = re.compile(r"(\S+)(?: ([0-9]{1,9}) SMs)?")
+_MOST_DIGITS = 18
 
 
 def _runs(items: Sequence[str]) -> str:
@@ -49,24 +63,35 @@ def _runs(items: Sequence[str]) -> str:
     return ", ".join(item if n == 1 else f"{item} x{n}" for item, n in counted)
 
 
+def _number(text: str) -> int:
+    """A count that a lock may hold. ``int`` alone takes signs, underscores, digits of any script and of any length."""
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+        raise ValueError(f"not a count: {text[:20]!r}")
+    return int(text)
+
+
 def _unruns(text: str) -> tuple[str, ...]:
     out: list[str] = []
     for part in re.split(r", (?![^\[(]*[\])])", text) if text else []:
-        match = _COUNT.match(part)
-        assert match is not None
-        out += [match[1]] * int(match[2] or 1)
+        match = _RUN.fullmatch(part)
+        if match is None or not _TENSOR.fullmatch(match[1]):
+            raise ValueError(f"not a tensor: {part[:40]!r}")
+        repeats = _number(match[2] or "1")
+        if not 1 <= repeats <= MOST_TENSORS - len(out):
+            raise ValueError(f"a line holds 1 to {MOST_TENSORS} tensors")
+        out += [match[1]] * repeats
     return tuple(out)
 
 
 def _file(name: str) -> str:
-    return "".join(_FILE_ESCAPES.get(c, c) for c in name)
+    """A file's name without what ends it on a line: blanks, colons and all that is not printed."""
+    return "".join(
+        c if c.isprintable() and c not in " :%" else quote(c, safe="", errors="surrogateescape") for c in name
+    )
 
 
 def _unfile(name: str) -> str:
-    for char, escape in reversed(_FILE_ESCAPES.items()):
-        if char != "%":
-            name = name.replace(escape, char)
-    return name.replace("%25", "%")
+    return unquote(name, errors="surrogateescape")
 
 
 def _section_line(s: Section) -> str:
@@ -157,8 +182,8 @@ def _group(text: str, section: Section) -> Group:
         reads=_unruns(reads.strip()),
         writes=_unruns(writes.strip()),
         refs=refs,
-        launches=int(launches[0]),
-        bytes=None if size[0] == "?" else int(size[0]),
+        launches=_number(launches[0]),
+        bytes=None if size[0] == "?" else _number(size[0]),
     )
 
 
@@ -170,12 +195,14 @@ def _header(lines: Iterator[tuple[int, str]], name: str) -> dict[str, str]:
             break
         if not line.startswith("#"):
             word, _, value = line.partition(" ")
+            if word in out:
+                raise AuditError(f"{name}: the lock has two {word[:20]} lines", remedy=_REMEDY)
             out[word] = value.strip()
-    if not out.get("format", "").isdigit():
+    if not re.fullmatch("[1-9][0-9]*", out.get("format", "")):
         raise AuditError(f"{name}: not a fusionaudit lock (no format line)", remedy=_REMEDY)
-    if int(out["format"]) > LOCK_FORMAT:
+    if out["format"] != str(LOCK_FORMAT):
         raise AuditError(
-            f"{name}: lock format {out['format']} is newer than this fusionaudit reads ({LOCK_FORMAT})",
+            f"{name}: lock format {out['format'][:20]} is newer than this fusionaudit reads ({LOCK_FORMAT})",
             remedy="upgrade fusionaudit",
         )
     missing = [w for w in ("target", "torch", "triton", "engine") if not out.get(w)]
@@ -184,11 +211,13 @@ def _header(lines: Iterator[tuple[int, str]], name: str) -> dict[str, str]:
     return out
 
 
-def _key(header: dict[str, str]) -> Key:
-    target, *more = header["target"].split(" ")
-    sm_count = int(more[0]) if more and more[0].isdigit() else None
+def _key(header: dict[str, str], name: str) -> Key:
+    match = _TARGET.fullmatch(header["target"])
+    if match is None:
+        raise AuditError(f"{name}: cannot read the target line of the lock", remedy=_REMEDY)
+    sm_count = None if match[2] is None else int(match[2])
     return Key(
-        target=target, sm_count=sm_count, torch=header["torch"], triton=header["triton"], engine=header["engine"]
+        target=match[1], sm_count=sm_count, torch=header["torch"], triton=header["triton"], engine=header["engine"]
     )
 
 
@@ -204,8 +233,9 @@ def read_lock(text: str, *, name: str = "fusion.lock") -> Lock:
     if conflict:
         at = text.count("\n", 0, conflict.start()) + 1
         raise AuditError(f"{name}:{at}: merge conflict marks in the lock", remedy=f"resolve the merge, then {_REMEDY}")
-    lines = iter(enumerate(text.splitlines(), start=1))
+    lines = iter(enumerate((line.rstrip("\r") for line in text.split("\n")), start=1))
     header = _header(lines, name)
+    key = _key(header, name)
     groups: list[Group] = []
     section: Section | None = None
     ended: int | None = None
@@ -213,14 +243,16 @@ def read_lock(text: str, *, name: str = "fusion.lock") -> Lock:
         if not line.strip() or line.startswith("#"):
             continue
         try:
+            if ended is not None:
+                raise ValueError("it comes after the end line")
             if line.startswith("end "):
-                ended = int(line.split(" ")[1])
+                ended = _number(line.split(" ")[1])
             elif match := _SECTION.match(line):
                 section = Section(
                     pass_name=match[1],
                     kind=match[2],
                     graph=bool(match[3]),
-                    number=int(match[4] or 1),
+                    number=_number(match[4] or "1"),
                     place=match[5] or "",
                 )
             elif section is None:
@@ -228,7 +260,7 @@ def read_lock(text: str, *, name: str = "fusion.lock") -> Lock:
             elif line.startswith("inputs "):
                 section = Section(**{**section.__dict__, "inputs": _unruns(line[7:])})
             elif line.startswith("dynamic "):
-                section = Section(**{**section.__dict__, "dynamic": int(line[8:])})
+                section = Section(**{**section.__dict__, "dynamic": _number(line[8:])})
             else:
                 groups.append(_group(line, section))
         except (ValueError, IndexError) as error:
@@ -238,6 +270,6 @@ def read_lock(text: str, *, name: str = "fusion.lock") -> Lock:
     if ended != len(groups):
         raise AuditError(f"{name}: the lock should hold {ended} groups and holds {len(groups)}", remedy=_REMEDY)
     return Lock(
-        key=_key(header), groups=tuple(groups), tool=header.get("tool", "").replace("fusionaudit ", ""),
+        key=key, groups=tuple(groups), tool=header.get("tool", "").replace("fusionaudit ", ""),
         format=int(header["format"]),
     )  # fmt: skip

@@ -28,6 +28,8 @@ class Thresholds:
 
     ``min_time_share``: part of the step's GPU time that is saved at least. 0.05: times of a step agree with CUDA events
     within 5 %, so less could not be shown.
+    ``min_saving_ns``: what a step saves at least, however short the step. The shortest kernels take 1.1 to 1.3 us on an
+    H200, so less than 1 us is not even one of them.
     ``min_bytes`` and ``min_byte_share``: used where no time can be given. 1 MiB moves in 0.25 us on an H200, a tenth of
     one launch.
     ``many_launches``: a step with fewer launches than this is never called launch-bound; 50 launches cost about
@@ -43,6 +45,7 @@ class Thresholds:
     """
 
     min_time_share: float = 0.05
+    min_saving_ns: int = 1000
     min_bytes: int = 1 << 20
     min_byte_share: float = 0.01
     many_launches: int = 50
@@ -118,10 +121,11 @@ def load_config(folder: Path) -> Config:
         if not path.is_file():
             continue
         try:
-            data = tomllib.loads(path.read_text())
+            data = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise AuditError(f"{path}: cannot be read: {error}") from None
-        table = data.get("tool", {}).get("fusionaudit", {})
+        tools = data.get("tool", {})
+        table = tools.get("fusionaudit", {}) if isinstance(tools, dict) else tools
         if not isinstance(table, dict):
             raise AuditError(f"{path}: [tool.fusionaudit] is not a table")
         return parse_config(table, f"{path.name} [tool.fusionaudit]")

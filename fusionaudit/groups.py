@@ -19,7 +19,7 @@ from fusionaudit.report.document import Document
 from fusionaudit.tensors import Tensor
 
 LOCK_FORMAT = 1
-_MOST_TENSORS = 40
+MOST_TENSORS = 40
 """Tensors of one kernel that are written out in a lock; a line of a reviewable file holds no more."""
 LOCKED_PASSES = ("eager", "compiled", "imported")
 
@@ -202,7 +202,7 @@ def _ops(names: Sequence[str]) -> tuple[str, ...]:
 def _tensors(data: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     """Tensors as text, in the order of the arguments; more than fit on a line (an optimizer's) as one text."""
     texts = tuple(short(Tensor.from_json(t)) for t in data)
-    if len(texts) <= _MOST_TENSORS:
+    if len(texts) <= MOST_TENSORS:
         return texts
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()[:8]
     elements = sum(math.prod(t["shape"]) for t in data)
