@@ -16,11 +16,16 @@ SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
 
 @dataclass(frozen=True, kw_only=True)
 class Location:
-    """A line of the user's source: absolute ``file`` as captured, 1-based ``line``, and the function if known."""
+    """A line of the user's source: absolute ``file`` as captured, 1-based ``line``, and the function if known.
+
+    ``library`` is the function of torch that the line calls and that the op is part of (optimizers, gradient
+    clipping): the user chooses the call, not what is in it.
+    """
 
     file: str
     line: int
     function: str | None = None
+    library: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,13 +11,13 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "fusionaudit"
 LAYERS = [
-    {"errors", "tensors", "findings", "device", "__init__"},
+    {"errors", "tensors", "figures", "findings", "device", "__init__"},
     {"capture"},
     {"trace", "inductor"},
     {"program"},
     {"config", "rules"},
     {"report", "reference_kernels", "verify", "store"}
-    | {"groups", "baseline", "diff", "explain", "check", "expectations"},
+    | {"groups", "baseline", "matching", "diff", "explain", "check", "expectations"},
     {"pipeline", "gate", "sweep"},
     {"cli", "cli_guard", "pytest_plugin"},
 ]

@@ -16,8 +16,24 @@ _GENERATED = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
 _LIBRARY_PARTS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _TORCH_PART = f"{os.sep}torch{os.sep}"
 
-USER, LIBRARY, HIDDEN, ENGINE = 0, 1, 2, 3
-"""Kinds of code: the user's, an installed library's, never shown (torch, stdlib, ours), the autograd engine's call."""
+USER, LIBRARY, HIDDEN, ENGINE, CALLED = 0, 1, 2, 3, 4
+"""Kinds of code: the user's, an installed library's, never shown (torch, stdlib, ours), the autograd engine's call,
+and torch's functions on lists of parameters, which a line calls as a whole (named, but never shown)."""
+
+_OPTIM = f"{os.sep}torch{os.sep}optim{os.sep}"
+_CLIP = f"{os.sep}torch{os.sep}nn{os.sep}utils{os.sep}clip_grad.py"
+_WRAPPERS = {"wrapper", "profile_hook_step", "_use_grad", "_no_grad_wrapper"}
+
+
+def called(code: CodeType) -> str | None:
+    """``torch.nn.utils.clip_grad_norm_`` or ``torch.optim.adam.step``; ``None`` for wrappers and other code."""
+    if code.co_name in _WRAPPERS:
+        return None
+    if code.co_filename.endswith(_CLIP):
+        return f"torch.nn.utils.{code.co_name}"
+    if _OPTIM in code.co_filename:
+        return f"torch.optim.{os.path.basename(code.co_filename).removesuffix('.py')}.{code.co_name}"
+    return None
 
 
 def classify(code: CodeType) -> int:
@@ -31,7 +47,9 @@ def classify(code: CodeType) -> int:
     if _GENERATED and path.startswith(_GENERATED):
         return HIDDEN
     if any(part in path for part in _LIBRARY_PARTS):
-        return HIDDEN if any(part.rstrip(os.sep) + _TORCH_PART in path for part in _LIBRARY_PARTS) else LIBRARY
+        if not any(part.rstrip(os.sep) + _TORCH_PART in path for part in _LIBRARY_PARTS):
+            return LIBRARY
+        return HIDDEN if called(code) is None else CALLED
     if path.startswith(_OWN) or any(path.startswith(prefix) for prefix in _STDLIB):
         return HIDDEN
     return USER
@@ -40,21 +58,24 @@ def classify(code: CodeType) -> int:
 class Locator:
     """Finds locations and keeps them: one JSON object per (code, line), the same object each time.
 
+    Where the line calls one of torch's functions on lists of parameters, ``library`` names it.
     ``files`` are the user's files seen so far.
     """
 
     def __init__(self) -> None:
         self._kinds: dict[CodeType, int] = {}
-        self._known: dict[tuple[CodeType, int], dict[str, Any]] = {}
+        self._known: dict[tuple[CodeType, int, CodeType | None], dict[str, Any]] = {}
         self.files: set[str] = set()
 
-    def _location(self, code: CodeType, line: int) -> dict[str, Any]:
-        found = self._known.get((code, line))
+    def _location(self, code: CodeType, line: int, inside: CodeType | None) -> dict[str, Any]:
+        found = self._known.get((code, line, inside))
         if found is None:
             file = os.path.abspath(code.co_filename)
             self.files.add(file)
             found = {"file": file, "line": line, "function": code.co_name}
-            self._known[code, line] = found
+            if inside is not None:
+                found["library"] = called(inside)
+            self._known[code, line, inside] = found
         return found
 
     def find(self, *, in_backward: bool = False) -> dict[str, Any] | None:
@@ -64,7 +85,8 @@ class Locator:
         called ``backward()`` is not where the op comes from.
         """
         frame: FrameType | None = sys._getframe(1)
-        library: tuple[CodeType, int] | None = None
+        library: tuple[CodeType, int, CodeType | None] | None = None
+        inside: CodeType | None = None
         kinds = self._kinds
         while frame is not None:
             code = frame.f_code
@@ -72,9 +94,11 @@ class Locator:
             if kind is None:
                 kind = kinds[code] = classify(code)
             if kind == USER:
-                return self._location(code, frame.f_lineno)
+                return self._location(code, frame.f_lineno, inside)
             if kind == LIBRARY:
-                library = (code, frame.f_lineno)
+                library = (code, frame.f_lineno, inside)
+            elif kind == CALLED:
+                inside = code
             elif kind == ENGINE and in_backward:
                 break
             frame = frame.f_back

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fusionaudit.errors import AuditError
+from fusionaudit.figures import counted
 from fusionaudit.findings import Location, Note
 from fusionaudit.inductor import events
 from fusionaudit.inductor.fusion_log import FusionRecord, decisions, parse_fusion
@@ -60,7 +61,7 @@ def parse_log(text: str, *, name: str = "log", cut: bool = False) -> InductorLog
     fusions = parse_fusion(lines)
     graphs, kept = _complete(graphs, printed, fusions)
     if cut or broken or (not text.endswith("\n") and _looks_cut(lines)):
-        what = f"{len(broken)} graph(s) could not be read whole" if broken else "its end is missing"
+        what = f"{counted(len(broken), 'graph')} could not be read whole" if broken else "its end is missing"
         notes.append(
             Note(
                 kind="cut-off",
@@ -301,7 +302,8 @@ def _unknown_bytes(graphs: Sequence[CompiledGraph], name: str) -> list[Note]:
     more = f"; and {len(unknown) - 6} more" if len(unknown) > 6 else ""
     return [
         Note(
-            kind="unknown-bytes", text=f"{name}: bytes of {len(unknown)} call target(s) are not known ({listed}{more})"
+            kind="unknown-bytes",
+            text=f"{name}: bytes of {counted(len(unknown), 'call target')} are not known ({listed}{more})",
         )
     ]
 

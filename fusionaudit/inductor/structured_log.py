@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fusionaudit.errors import AuditError
+from fusionaudit.figures import counted
 from fusionaudit.findings import Location, Note
 from fusionaudit.inductor import events
 from fusionaudit.inductor.graph_text import innermost_user_frame, is_user_file, parse_graph
@@ -98,7 +99,9 @@ def read_structured(path: Path) -> StructuredLog:
             _take(gathered, header, payload)
     notes = []
     if cut or gathered.broken:
-        what = f"{gathered.broken} graph(s) could not be read whole" if gathered.broken else "its end is missing"
+        what = (
+            f"{counted(gathered.broken, 'graph')} could not be read whole" if gathered.broken else "its end is missing"
+        )
         notes.append(Note(kind="cut-off", text=f"{path.name} is cut off or damaged: {what}", remedy="record it again"))
     return StructuredLog(
         graphs=tuple(gathered.graphs),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fusionaudit.figures import figure
 from fusionaudit.report import wording as w
 from fusionaudit.report.chain_graph import PassIndex, chain_graph
 from fusionaudit.report.rows import comparison, shown_passes, total
@@ -167,7 +168,7 @@ def _value(key: str, value: Any) -> str:
             return w.format_bytes(value)
         if key.endswith("_ns"):
             return w.format_ns(value)
-        return w.format_count(value) if isinstance(value, int) else w.figure(value)
+        return w.format_count(value) if isinstance(value, int) else figure(value)
     if isinstance(value, (list, tuple)):
         words = [_value("", v) for v in value[:8]]
         return ", ".join(words) + (f", +{len(value) - 8}" if len(value) > 8 else "")

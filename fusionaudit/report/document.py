@@ -58,8 +58,11 @@ def _target(device: Device | None) -> dict[str, Any]:
 
 
 def location_json(location: Location | None) -> dict[str, Any] | None:
-    """``{"file", "line", "function"}`` or null."""
-    return None if location is None else asdict(location)
+    """``{"file", "line", "function"}``, with ``library`` where that is known, or null."""
+    if location is None:
+        return None
+    known = {"file": location.file, "line": location.line, "function": location.function}
+    return known if location.library is None else {**known, "library": location.library}
 
 
 def finding_json(finding: Finding) -> dict[str, Any]:

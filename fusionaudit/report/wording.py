@@ -6,14 +6,13 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
+from fusionaudit.figures import counted, scaled_bytes, scaled_ns
 from fusionaudit.program import kernel_names
 from fusionaudit.tensors import Tensor
 
 Document = dict[str, Any]
 
 UNKNOWN = "-"
-_BYTE_UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
-_TIME_UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "us"))
 _HIDDEN = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}
 
 ENGINES = {
@@ -24,38 +23,19 @@ ENGINES = {
 }
 
 
-def figure(value: float) -> str:
-    """Three significant digits without an exponent: ``3.22``, ``754``, ``0.0123``."""
-    if value == 0:
-        return "0"
-    size = abs(value)
-    if size >= 99.95:
-        return f"{value:,.0f}"
-    if size >= 9.995:
-        return f"{value:.1f}"
-    return f"{value:.2f}" if size >= 0.995 else f"{value:.3g}"
-
-
-def _scaled(value: float, units: Sequence[tuple[int, str]], smallest: str) -> str:
-    for factor, unit in units:
-        if abs(value) >= factor * 0.9995:
-            return f"{figure(value / factor)} {unit}"
-    return f"{value:.0f} {smallest}"
-
-
 def format_bytes(value: float | None) -> str:
     """Bytes in decimal units (``3.22 GB``), as datasheets give bandwidth."""
-    return UNKNOWN if value is None else _scaled(value, _BYTE_UNITS, "B")
+    return UNKNOWN if value is None else scaled_bytes(value)
 
 
 def format_ns(value: float | None) -> str:
     """A time (``754 us``)."""
-    return UNKNOWN if value is None else _scaled(value, _TIME_UNITS, "ns")
+    return UNKNOWN if value is None else scaled_ns(value)
 
 
 def format_rate(value: float | None) -> str:
     """Bytes per second (``4.27 TB/s``)."""
-    return UNKNOWN if value is None else _scaled(value, _BYTE_UNITS, "B") + "/s"
+    return UNKNOWN if value is None else scaled_bytes(value) + "/s"
 
 
 def format_count(value: float | None) -> str:
@@ -221,14 +201,14 @@ def verdict(document: Document) -> tuple[str, str]:
     if serious:
         best = max(serious, key=lambda f: (f.get("saving_ns") or 0, f.get("avoidable_bytes") or 0))
         tone = "error" if any(f["severity"] == "error" for f in serious) else "warning"
-        count = "1 finding" if len(serious) == 1 else f"{len(serious)} findings"
+        count = counted(len(serious), "finding")
         text = f"{count} worth acting on"
         worth = finding_worth(best)
         where = place(best.get("location"))
         top = best["rule"] + (f" at {where}" if where else "") + (f", worth {worth}" if worth else "")
         return tone, f"{text}; {'it is' if len(serious) == 1 else 'the largest is'} {top}"
     if open_findings:
-        count = "1 remark" if len(open_findings) == 1 else f"{len(open_findings)} remarks"
+        count = counted(len(open_findings), "remark")
         return "info", f"No missed fusion worth acting on; {count}"
     return "ok", "No missed fusion found"
 

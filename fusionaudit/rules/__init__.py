@@ -85,6 +85,17 @@ RULES: tuple[Rule, ...] = (
 """All rules in order of their codes."""
 
 
+def above_floor(finding: Finding, config: Config) -> Finding:
+    """The finding, as information where what it saves is less than one kernel, whatever its share of a tiny step.
+
+    FA106 counts launches on the host, which cost more than what they save on the GPU.
+    """
+    tiny = finding.saving_ns is not None and finding.saving_ns < config.thresholds.min_saving_ns
+    if finding.severity == "warning" and tiny and finding.rule != fa106.CODE:
+        return replace(finding, severity="info")
+    return finding
+
+
 def run_rules(program: Program, config: Config) -> list[Finding]:
     """The findings of all rules that the configuration wants, in order of the rules.
 
@@ -96,6 +107,7 @@ def run_rules(program: Program, config: Config) -> list[Finding]:
         if not config.wants(rule.CODE):
             continue
         for finding in rule.check(program, config):
+            finding = above_floor(finding, config)
             seen[finding.fingerprint] += 1
             number = seen[finding.fingerprint]
             out.append(finding if number == 1 else replace(finding, key=f"{finding.key}#{number}"))

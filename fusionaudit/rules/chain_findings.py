@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fusionaudit.config import Config
-from fusionaudit.findings import Finding
+from fusionaudit.figures import counted, times
+from fusionaudit.findings import Finding, Severity
 from fusionaudit.program.chains import Chain, chains
 from fusionaudit.program.costs import sum_known
 from fusionaudit.program.model import Pass, Program
@@ -18,8 +19,9 @@ from fusionaudit.rules.judging import (
     short,
     worth,
 )
-from fusionaudit.rules.library_ops import match
+from fusionaudit.rules.library_ops import library_call, match, only_library
 from fusionaudit.rules.repeats import claimed_ops
+from fusionaudit.trace.schema import Op
 
 _KEPT = 8
 _memo: list[tuple[Pass, tuple[Chain, ...]]] = []
@@ -50,6 +52,10 @@ def grouped(found: Sequence[Chain]) -> list[list[Chain]]:
     return list(out.values())
 
 
+def _together(op: Op, chain: Chain) -> bool:
+    return op.location == chain.location and op.phase == chain.phase
+
+
 def chain_findings(
     rule: str, program: Program, config: Config, wanted: Sequence[tuple[Pass, Sequence[Chain]]], what: str, remedy: str
 ) -> Iterator[Finding]:
@@ -65,16 +71,28 @@ def chain_findings(
                 fused_saving_ns(program, p, c.kernel_ids, c.minimum_bytes, c.avoidable_bytes) for c in group
             )
             judged = worth(program, p, config, saving_ns=saving, avoidable_bytes=avoidable)
-            severity, reason = judged.severity, None
-            if sum(i in claimed for i in ids) * 2 >= len(ids):
-                severity, reason = "info", "part of a loop over parameters or time steps that FA106 or FA202 reports"
-            elif compiled_away(program, p, [by_id[i] for i in ids if i in by_id]):
-                severity, reason = "info", "torch.compile in the script already takes these ops into its graphs"
-            elif p.name == "eager" and compiles_itself(program):
-                severity, reason = "info", "outside what the script compiles: move it into the compiled function"
+            ops = [by_id[i] for i in ids if i in by_id]
             pattern = match(first.ops)
-            times = f" ({len(group)} times a step)" if len(group) > 1 else ""
-            message = f"{first.launches} kernels ({short(first.ops)}){times} {what}: "
+            library = only_library(ops)
+            reason, call = None, f"use {pattern.call}, one kernel; or torch.compile" if pattern is not None else remedy
+            if sum(i in claimed for i in ids) * 2 >= len(ids):
+                reason = "part of a loop over parameters or time steps that FA106 or FA202 reports"
+                call = "see that finding"
+            elif compiled_away(program, p, ops):
+                reason = "torch.compile in the script already takes these ops into its graphs"
+                call = "nothing to do in the eager form; what is left is judged in the compiled pass"
+            elif library is not None and library_call(library, (o.name for o in p.ops if _together(o, first))) is None:
+                reason = f"inside {library}, which takes all tensors at once already"
+                call = f"nothing to edit here; torch.compile around {library} can fuse it"
+            elif p.name == "eager" and compiles_itself(program):
+                reason = "outside what the script compiles"
+                call = "move it into the compiled function"
+            elif library is not None:
+                call = f"use {library_call(library, first.ops)}"
+            severity: Severity = judged.severity if reason is None else "info"
+            where = f" in {library}" if library is not None else ""
+            often = f" ({times(len(group))} a step)" if len(group) > 1 else ""
+            message = f"{counted(first.launches, 'kernel')} ({short(first.ops)}){where}{often} {what}: "
             message += f"{human_bytes(avoidable)} a step need not move"
             if saving:
                 message += f", about {human_time(saving)}"
@@ -91,7 +109,7 @@ def chain_findings(
                 saving_ns=saving,
                 basis=judged.basis,
                 reason=reason,
-                remedy=f"use {pattern.call}, one kernel; or torch.compile" if pattern is not None else remedy,
+                remedy=call,
                 confidence="high" if p.name == "eager" else "medium",
                 evidence={
                     "launches": first.launches,

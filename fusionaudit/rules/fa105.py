@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fusionaudit.config import Config
+from fusionaudit.figures import counted
 from fusionaudit.findings import Finding
 from fusionaudit.inductor.model import CompiledGraph
 from fusionaudit.program.chains import Chain
@@ -100,7 +101,7 @@ def _loose_copies(program: Program, p: Pass, config: Config) -> Iterator[Finding
     for group in between.values():
         rest = [s for s in group if s.op.id not in used]
         if rest:
-            what = f"{len(rest)} {short([rest[0].op.name])} kernel(s) a step stand between two kernels"
+            what = f"{counted(len(rest), short([rest[0].op.name]) + ' kernel')} a step between two kernels"
             yield _finding(program, p, config, rest, rest, what, _REMEDY)
 
 
@@ -211,7 +212,7 @@ def _compiled_copies(program: Program, p: Pass, config: Config) -> Iterator[Find
             rule=CODE,
             pass_name=p.name,
             severity=severity,
-            message=f"Inductor made {len(group)} kernel(s) a step that only copy or cast ({short(ops)}): "
+            message=f"Inductor made {counted(len(group), 'kernel')} a step that only copy or cast ({short(ops)}): "
             f"{human_bytes(avoidable)}" + (f", about {human_time(saving)}" if saving else ""),
             ops=ops,
             kernel_ids=tuple(k.id for k in group),

@@ -26,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from fusionaudit.config import Config
+from fusionaudit.figures import counted
 from fusionaudit.findings import Finding, Severity
 from fusionaudit.program.costs import op_root, sum_known
 from fusionaudit.program.dataflow import Step, dataflow
@@ -116,7 +117,7 @@ def _finding(
         rule=CODE,
         pass_name=p.name,
         severity=_severity(saved, p, judged.share),
-        message=f"{len(saved)} kernel(s) a step ({short(names)}) {what}: {human_bytes(avoidable)}"
+        message=f"{counted(len(saved), 'kernel')} a step ({short(names)}) {what}: {human_bytes(avoidable)}"
         + (f", about {human_time(saving)}" if saving else ""),
         ops=names,
         kernel_ids=tuple(k.id for k in saved),

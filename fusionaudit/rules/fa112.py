@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fusionaudit.config import Config
+from fusionaudit.figures import counted
 from fusionaudit.findings import Finding, Location
 from fusionaudit.inductor.model import GraphBreak
 from fusionaudit.program.chains import Chain
@@ -82,12 +83,10 @@ def _finding(program: Program, p: Pass, eager: Pass | None, broken: GraphBreak, 
             saving = min(saving or launches, launches + (program.device.transfer_ns(avoidable) or 0))
     judged = worth(program, p, config, saving_ns=saving, avoidable_bytes=avoidable)
     ops = split[0].ops if split else ()
-    text = f"graph break: {broken.reason}"
-    text += (
-        f". It splits {len(split)} chain(s) ({short(ops)}); about {human_bytes(avoidable)} a step cross it"
-        if split
-        else ". No chain crosses it"
-    )
+    text = "graph break that no chain crosses"
+    if split:
+        text = f"graph break: it splits {counted(len(split), 'chain')} ({short(ops)}); about {human_bytes(avoidable)}"
+        text += " a step cross it"
     return Finding(
         rule=CODE,
         pass_name=p.name,

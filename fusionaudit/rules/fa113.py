@@ -23,6 +23,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from fusionaudit.config import Config
+from fusionaudit.figures import times
 from fusionaudit.findings import Finding, Severity
 from fusionaudit.inductor.model import Recompile
 from fusionaudit.program.model import Pass, Program
@@ -72,7 +73,7 @@ def _finding(p: Pass, group: list[Recompile], config: Config) -> Finding:
         rule=CODE,
         pass_name=p.name,
         severity=severity,
-        message=f"{first.function} was compiled {len(group)} more time(s); guard that failed: {guard}",
+        message=f"{first.function} was compiled {times(len(group))} more; guard that failed: {guard}",
         location=first.location,
         reason=guard,
         remedy=remedy,

@@ -22,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from fusionaudit.config import Config
+from fusionaudit.figures import counted, times
 from fusionaudit.findings import Finding, Severity
 from fusionaudit.inductor.model import CompiledGraph, GeneratedCall
 from fusionaudit.program.costs import sum_known
@@ -148,8 +149,8 @@ def _finding(
         rule=CODE,
         pass_name=p.name,
         severity=severity,
-        message=f"{name} is a barrier in graph {graph.id}, {len(positions)} time(s), between {len(beside)} generated "
-        f"kernel(s): {human_bytes(crossing)} go to and from it through memory",
+        message=f"{name} is a barrier in graph {graph.id}, {times(len(positions))}, beside "
+        f"{counted(len(beside), 'generated kernel')}: {human_bytes(crossing)} go to and from it through memory",
         ops=(name,),
         kernel_ids=tuple(k.id for k in kernels if k.call in wanted),
         location=first.location,

@@ -45,7 +45,7 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
             finding = _finding(program, p, loop)
             if compiled_away(program, p, loop.ops):
                 reason = "torch.compile in the script already takes this loop into one graph"
-                finding = replace(finding, severity="info", reason=reason)
+                finding = replace(finding, severity="info", reason=reason, remedy="nothing to do in the eager form")
             yield finding
 
 

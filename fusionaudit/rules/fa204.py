@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fusionaudit.config import Config
+from fusionaudit.figures import times
 from fusionaudit.findings import Finding
 from fusionaudit.program.costs import sum_known
 from fusionaudit.program.model import HostSync, Pass, Program
@@ -71,7 +72,7 @@ def _finding(p: Pass, group: list[HostSync], total: int, located: bool) -> Findi
         rule=CODE,
         pass_name=p.name,
         severity="warning" if many and (located or p.name.startswith("imported")) else "info",
-        message=f"the host waits for the GPU {waits(group)} time(s) a step here ({what}), {total} in the step",
+        message=f"the host waits for the GPU {times(waits(group))} a step here ({what}), {total} in the step",
         ops=names,
         location=first.location,
         saving_ns=_WAIT_NS * waits(group),

@@ -22,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from fusionaudit.config import Config
+from fusionaudit.figures import counted
 from fusionaudit.findings import Finding
 from fusionaudit.inductor.model import CompiledGraph
 from fusionaudit.program.model import Kernel, Pass, Program
@@ -68,8 +69,8 @@ def _rereads(program: Program, p: Pass, config: Config) -> Iterator[Finding]:
             rule=CODE,
             pass_name=p.name,
             severity=judged.severity,
-            message=f"{len(group)} kernel(s) of graph {graph_id} ({short(first.op_names)}) read {human_bytes(again)} a "
-            "second time, in rows that would stay on the chip",
+            message=f"{counted(len(group), 'kernel')} of graph {graph_id} ({short(first.op_names)}) read "
+            f"{human_bytes(again)} a second time, in rows that would stay on the chip",
             ops=first.op_names,
             kernel_ids=tuple(k.id for k in group),
             location=first.location,

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fusionaudit.config import Config
+from fusionaudit.figures import counted
 from fusionaudit.findings import Finding
 from fusionaudit.inductor.model import CompiledGraph
 from fusionaudit.program.model import Program
@@ -74,8 +75,8 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
                 rule=CODE,
                 pass_name=p.name,
                 severity="info",
-                message=f"graph {graph.id}: {count} result(s) in {len(lost)} kernel(s) are not rounded to 16 bits as "
-                "eager rounds them",
+                message=f"graph {graph.id}: {counted(count, 'result')} in {counted(len(lost), 'kernel')} are not "
+                "rounded to 16 bits as eager rounds them",
                 ops=tuple(dict.fromkeys(nodes[n].op for names in lost.values() for n in names)),
                 kernel_ids=tuple(k.id for k in p.kernels if k.graph == graph.id and k.name in lost),
                 location=first.location,

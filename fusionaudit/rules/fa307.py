@@ -22,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from fusionaudit.config import Config
+from fusionaudit.figures import times
 from fusionaudit.findings import Finding, Severity
 from fusionaudit.program.costs import op_kind, sum_known
 from fusionaudit.program.model import Kernel, Pass, Program
@@ -87,7 +88,7 @@ def _finding(program: Program, p: Pass, config: Config, group: list[Op], narrow:
         pass_name=p.name,
         severity=severity,
         message=f"{short([group[0].name])} turns {narrow} data into {wide} because of a small {wide} operand "
-        f"({len(group)} time(s) a step): {human_bytes(extra)} more",
+        f"({times(len(group))} a step): {human_bytes(extra)} more",
         ops=(group[0].name,),
         op_ids=tuple(sorted(ids)),
         kernel_ids=tuple(k.id for k in p.kernels if ids & set(k.ops)),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fusionaudit.config import Config
 from fusionaudit.device import Device
+from fusionaudit.figures import scaled_bytes, scaled_ns
 from fusionaudit.findings import Basis, Severity
 from fusionaudit.program.model import Kernel, Pass, Program
 from fusionaudit.trace.schema import Op
@@ -162,21 +163,12 @@ def compiled_away(program: Program, p: Pass, ops: Sequence[Op]) -> bool:
 
 def human_bytes(count: int | None) -> str:
     """``1.07 GB``; decimal units, as datasheets and Nsight count."""
-    if count is None:
-        return "an unknown number of bytes"
-    value = float(count)
-    for unit in ("B", "KB", "MB"):
-        if value < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} GB"
+    return "an unknown number of bytes" if count is None else scaled_bytes(count)
 
 
 def human_time(ns: int | None) -> str:
     """``12.3 us``; empty where not known."""
-    if ns is None:
-        return ""
-    return f"{ns / 1000:.3g} us" if ns < 1_000_000 else f"{ns / 1e6:.3g} ms"
+    return "" if ns is None else scaled_ns(ns)
 
 
 def short(ops: Iterable[str]) -> str:

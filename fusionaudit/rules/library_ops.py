@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from fusionaudit.trace.schema import Op
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
@@ -144,3 +146,16 @@ def match(ops: Iterable[str]) -> Pattern | None:
         and found <= frozenset().union(*p.needs, p.allows, _MOVES)
     ]
     return max(fits, key=lambda p: len(p.needs)) if fits else None
+
+
+def only_library(ops: Iterable[Op]) -> str | None:
+    """The function of torch that all these ops are part of, where the user can only choose the call."""
+    found = {None if op.location is None else op.location.library for op in ops}
+    return found.pop() if len(found) == 1 else None
+
+
+def library_call(library: str, line_ops: Iterable[str]) -> str | None:
+    """What to call in its place; ``None`` where the ops of that line go through all tensors at once already."""
+    if any(name.startswith(("_foreach_", "_fused_")) for name in roots(line_ops)):
+        return None
+    return FOREACH_OPTIMIZER if library.startswith("torch.optim.") else CLIP

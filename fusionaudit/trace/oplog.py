@@ -18,7 +18,9 @@ def _location(data: Any) -> Location | None:
     return (
         None
         if data is None
-        else Location(file=str(data["file"]), line=int(data["line"]), function=data.get("function"))
+        else Location(
+            file=str(data["file"]), line=int(data["line"]), function=data.get("function"), library=data.get("library")
+        )
     )
 
 
