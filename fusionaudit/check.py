@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fusionaudit.baseline import blocking
-from fusionaudit.diff import Change, Changes, compare, line_id, reason_for
+from fusionaudit.diff import Change, Changes, compare, reason_for
 from fusionaudit.errors import EXIT_ERROR, EXIT_FINDINGS, EXIT_OK, AuditError
-from fusionaudit.explain import counted, describe, figures
+from fusionaudit.explain import change_line, counted, describe, figures, listed
 from fusionaudit.findings import Finding, Location, Severity
 from fusionaudit.groups import Lock, Ref, bare, lock_of
+from fusionaudit.matching import line_id
 from fusionaudit.report.document import Document, finding_json
 
 Outcome = Literal["regression", "changed", "improvement", "same"]
+_MOST_TOLD = 20
+"""Changes of one finding that are written out: a lock of another script would fill the terminal."""
 _NEAR_LINES = 6
 """Edited lines of one function this close together are one edit (a loop of a few lines): one message."""
 
@@ -70,31 +75,49 @@ def limits_from(table: dict[str, Any]) -> Limits:
 
     An ``allow`` entry must have ``match`` and ``reason``; ``expires`` is a date (``2026-12-31``).
     """
-    known = {"launches", "bytes", "bytes-percent", "require-locked", "allow"}
-    unknown = sorted(set(table) - known)
+    where = "[tool.fusionaudit.check]"
+    unknown = sorted(set(table) - {*_KINDS, "allow"})
     if unknown:
-        raise AuditError(f"[tool.fusionaudit.check]: unknown key {unknown[0]!r}", remedy=f"known: {sorted(known)}")
-    allowed = []
-    for entry in table.get("allow", []):
-        if not isinstance(entry, dict) or not entry.get("match") or not str(entry.get("reason", "")).strip():
-            raise AuditError("[tool.fusionaudit.check] allow: an entry needs match and reason", remedy="add a reason")
-        expires = entry.get("expires")
-        if isinstance(expires, str):
-            try:
-                expires = datetime.date.fromisoformat(expires)
-            except ValueError:
-                raise AuditError(f"[tool.fusionaudit.check] allow: expires {expires!r} is not a date") from None
-        allowed.append(Allowed(match=str(entry["match"]), reason=str(entry["reason"]), expires=expires))
-    try:
-        return Limits(
-            launches=int(table.get("launches", 0)),
-            bytes=int(table.get("bytes", 0)),
-            bytes_percent=float(table.get("bytes-percent", 1.0)),
-            require_locked=bool(table.get("require-locked", False)),
-            allow=tuple(allowed),
-        )
-    except (TypeError, ValueError):
-        raise AuditError("[tool.fusionaudit.check]: launches, bytes and bytes-percent are numbers") from None
+        raise AuditError(f"{where}: unknown key {unknown[0]!r}", remedy=f"known: {', '.join((*_KINDS, 'allow'))}")
+    for key, (kinds, words) in _KINDS.items():
+        value = table.get(key, False if bool in kinds else 0)
+        if type(value) not in kinds or not 0 <= value < math.inf:
+            raise AuditError(f"{where}: {key} is {value!r}, not {words}")
+    entries = table.get("allow", [])
+    if not isinstance(entries, list):
+        raise AuditError(f"{where}: allow is not a list", remedy='allow = [{match = "...", reason = "..."}]')
+    return Limits(
+        launches=table.get("launches", 0),
+        bytes=table.get("bytes", 0),
+        bytes_percent=table.get("bytes-percent", 1.0),
+        require_locked=table.get("require-locked", False),
+        allow=tuple(_allow_entry(entry, f"{where} allow") for entry in entries),
+    )
+
+
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "launches": ((int,), "a count"),
+    "bytes": ((int,), "a count"),
+    "bytes-percent": ((int, float), "a number of percent"),
+    "require-locked": ((bool,), "true or false"),
+}
+
+
+def _allow_entry(entry: Any, where: str) -> Allowed:
+    if not isinstance(entry, dict) or not entry.get("match") or not str(entry.get("reason", "")).strip():
+        raise AuditError(f"{where}: an entry needs match and reason", remedy="add a reason")
+    unknown = sorted(set(entry) - {"match", "reason", "expires"})
+    if unknown:
+        raise AuditError(f"{where}: unknown key {unknown[0]!r}", remedy="known: match, reason, expires")
+    expires = entry.get("expires")
+    if isinstance(expires, str):
+        with contextlib.suppress(ValueError):
+            expires = datetime.date.fromisoformat(expires)
+    if isinstance(expires, datetime.datetime):
+        expires = expires.date()
+    if expires is not None and not isinstance(expires, datetime.date):
+        raise AuditError(f"{where}: expires {expires!r} is not a date", remedy="expires = 2027-01-31")
+    return Allowed(match=str(entry["match"]), reason=str(entry["reason"]), expires=expires)
 
 
 _SAYS_DYNAMIC = re.compile(r"\bdynamic\s*=|\bmark_dynamic\b")
@@ -174,7 +197,7 @@ def outcome(changes: Sequence[Change], limits: Limits) -> Outcome:
         if size_after > size_before * (1 + limits.bytes_percent / 100) + limits.bytes:
             return "regression"
         cheaper |= after < before or size_after < size_before * (1 - limits.bytes_percent / 100) or bool(events)
-    if any(c.kind in ("signature", "dynamic") for c in changes):
+    if any(c.kind in ("signature", "inputs", "dynamic") for c in changes):
         return "changed"
     if cheaper:
         return "improvement"
@@ -252,18 +275,44 @@ def _more_bytes(changes: Sequence[Change]) -> int | None:
 
 
 def _allowed(cluster: _Cluster, limits: Limits, today: datetime.date) -> Allowed | None:
+    """The entry that is about these changes: one that holds today, else one that has expired."""
     words = [r.code for c in cluster.changes for r in c.refs] + [r.function for r in cluster.refs]
     words += [r.code for r in cluster.refs] + [op for c in cluster.changes for g in (*c.new, *c.old) for op in g.ops]
-    for entry in limits.allow:
-        if (entry.expires is None or today <= entry.expires) and any(entry.match in w for w in words):
-            return entry
-    return None
+    found = [entry for entry in limits.allow if any(entry.match in w for w in words)]
+    return min(found, key=lambda entry: _expired(entry, today), default=None)
 
 
-def cannot_judge(text: str, remedy: str = "") -> CheckResult:
+def _expired(entry: Allowed, today: datetime.date) -> bool:
+    return entry.expires is not None and today > entry.expires
+
+
+def cannot_judge(
+    text: str, remedy: str = "", *, changes: Changes | None = None, more: Sequence[str] = ()
+) -> CheckResult:
     """The result with exit code 2."""
-    lines = ["verdict: cannot judge", text, *([f"  -> {remedy}"] if remedy else [])]
-    return CheckResult(verdict="cannot judge", exit_code=EXIT_ERROR, lines=tuple(lines))
+    lines = ["verdict: cannot judge", text, *([f"  -> {remedy}"] if remedy else []), *more]
+    return CheckResult(verdict="cannot judge", exit_code=EXIT_ERROR, lines=tuple(lines), changes=changes)
+
+
+def _other_key(changes: Changes, lock: Lock, new: Lock, document: Document) -> CheckResult:
+    """No verdict. For another torch or Triton on the same target: what the upgrade changed, group by group."""
+    text = f"other key: {'; '.join(changes.other_key)}"
+    same_target = all(getattr(lock.key, f) == getattr(new.key, f) for f in ("target", "sm_count", "engine"))
+    if not same_target:
+        return cannot_judge(
+            f"{text}; not compared",
+            "audit for the lock's key, or keep a lock for each: `fusionaudit baseline -o OTHER.lock`",
+        )
+    decisions = {p["name"]: p.get("decisions") or [] for p in document["passes"]}
+
+    def tell(change: Change) -> str:
+        edited = any(line_id(r) in changes.edited for r in change.refs)
+        who = "upgrade or edit (the line is not in the lock)" if edited else "upgrade"
+        return f"{who}: {change_line(change, reason_for(change, decisions.get(change.pass_name, ())))}"
+
+    more = [*figures(changes, lock, new), counted(changes), *listed(changes, tell)]
+    remedy = "look through the changes, then `fusionaudit check --update` writes a lock for this key"
+    return cannot_judge(text, remedy, changes=changes, more=more)
 
 
 def check(
@@ -279,10 +328,7 @@ def check(
     new = lock_of(document)
     changes = compare(lock, new, bytes_percent=limits.bytes_percent)
     if changes.other_key:
-        text = f"other key: {'; '.join(changes.other_key)}"
-        return cannot_judge(
-            text, "`fusionaudit diff` shows what changed; `fusionaudit check --update` writes a lock for this key"
-        )
+        return _other_key(changes, lock, new, document)
     missing = [p for p in lock.passes if p not in new.passes]
     if missing:
         return cannot_judge(f"the lock has a pass {missing[0]} and this audit has not", "run with the same --passes")
@@ -293,14 +339,18 @@ def check(
         result = outcome(cluster.changes, limits)
         finding = _finding(cluster, result, document, changes.totals)
         allowed = _allowed(cluster, limits, today) if result in ("regression", "changed") else None
-        if allowed:
+        if allowed and not _expired(allowed, today):
             until = f", until {allowed.expires}" if allowed.expires else ""
             told.append(f"allowed ({allowed.reason}{until}): {finding.message}")
             continue
         results.append(result)
         findings.append(finding)
         told.append(f"{result}: {finding.message}")
-        told += [f"    {text}" for text in finding.evidence["changes"][1:]]
+        if allowed:
+            told.append(f"    allowed until {allowed.expires} ({allowed.reason}): that has expired")
+        told += [f"    {text}" for text in finding.evidence["changes"][1:_MOST_TOLD]]
+        if len(finding.evidence["changes"]) > _MOST_TOLD:
+            told.append(f"    and {len(finding.evidence['changes']) - _MOST_TOLD} more (--format json has them all)")
     verdict, code = _verdict(results, limits)
     head = [
         f"verdict: {verdict}",

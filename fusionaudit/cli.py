@@ -114,8 +114,8 @@ def _progress(quiet: bool) -> Callable[[str], None] | None:
     return None if quiet else lambda text: click.echo(f"fusionaudit: {text}", err=True)
 
 
-def capture_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of every command that runs a script."""
+def capture_options(command: Callable[..., Any], *, engine: str = "auto") -> Callable[..., Any]:
+    """The options of every command that runs a script. ``engine``: what ``--engine`` is where it is not given."""
     for option in reversed(
         [
             click.argument("script", required=False, type=click.Path()),
@@ -125,7 +125,7 @@ def capture_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--engine",
                 type=click.Choice(["auto", "nsys", "kineto", "deviceless"]),
-                default="auto",
+                default=engine,
                 show_default=True,
                 help="How to capture; auto takes the first that this machine can do.",
             ),

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import shutil
+import textwrap
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
+
+from fusionaudit.report.wording import plain
 
 PASS_THROUGH = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 FORMATS = ("console", "json", "html", "markdown", "sarif", "junit", "github")
@@ -19,6 +24,19 @@ def _config() -> Any:
     return load_config(Path.cwd())
 
 
+def _echo(lines: Sequence[str], *, err: bool = False) -> None:
+    """Lines in the width of the terminal (80 where there is none); what a lock or a script says cannot steer it."""
+    width = max(shutil.get_terminal_size((80, 24)).columns, 40)
+    for line in lines:
+        text = line.lstrip(" ")
+        indent = " " * (len(line) - len(text))
+        wrapped = textwrap.wrap(
+            plain(text), width, initial_indent=indent, subsequent_indent=f"{indent}    ",
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+        click.echo("\n".join(wrapped), err=err)
+
+
 def _limits(config: Any) -> Any:
     from fusionaudit.check import limits_from
 
@@ -28,27 +46,29 @@ def _limits(config: Any) -> Any:
 def add_guard_commands(
     main: click.Group,
     *,
-    capture_options: Callable[[Callable[..., Any]], Callable[..., Any]],
+    capture_options: Callable[..., Callable[..., Any]],
     run_options: Callable[..., Any],
     guarded: Callable[[Callable[..., int | None]], Callable[..., None]],
     render: Callable[..., None],
 ) -> None:
     """Register the four commands. The helpers are those of ``cli``; they are handed over so that it can import this."""
 
+    gate_options = functools.partial(capture_options, engine="deviceless")
+
     @main.command(context_settings=PASS_THROUGH)
-    @capture_options
+    @gate_options
     @click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("fusion.lock"), show_default=True)
     @guarded
     def baseline(output: Path, **given: Any) -> int:
-        """Write the fusion groups of SCRIPT to a lock file, for `check`. Deviceless unless --engine says otherwise."""
+        """Write the fusion groups of SCRIPT to a lock file, for `check`. Runs without a GPU unless --engine differs."""
         from fusionaudit import gate
 
         document = gate.audited(run_options(**given), _config())
-        click.echo(gate.save_lock(document, output))
+        _echo([gate.save_lock(document, output)])
         return 0
 
     @main.command(context_settings=PASS_THROUGH)
-    @capture_options
+    @gate_options
     @click.option("--lock", type=click.Path(path_type=Path), default=Path("fusion.lock"), show_default=True)
     @click.option("--update", is_flag=True, help="Write the lock anew after the comparison, and exit 0.")
     @click.option("--format", "fmt", type=click.Choice(FORMATS), default="console", show_default=True)
@@ -56,8 +76,8 @@ def add_guard_commands(
     def check(lock: Path, update: bool, fmt: str, **given: Any) -> int:
         """Run SCRIPT (or take an audit folder) and compare its fusion groups with the lock.
 
-        Exit 0: the same or better. 1: a regression or other kernels. 2: cannot judge (other target, torch or Triton,
-        a broken lock, a missing pass).
+        Runs without a GPU unless --engine differs. Exit 0: the same or better. 1: a regression or other kernels.
+        2: cannot judge (other target, torch or Triton, a broken lock, a missing pass).
         """
         from fusionaudit import gate
         from fusionaudit.check import document_with
@@ -69,9 +89,9 @@ def add_guard_commands(
         document = gate.audited(run_options(machine_output=fmt != "console", **given), config)
         result = gate.check_document(document, lock, limits, update=update)
         if fmt == "console":
-            click.echo("\n".join(result.lines))
+            _echo(result.lines)
         else:
-            click.echo("\n".join(result.lines), err=True)
+            _echo(result.lines, err=True)
             render(document_with(document, result), fmt, None, diff=asdict(result.changes) if result.changes else None)
         if given["out"] is not None and (given["out"] / "audit.db").exists():
             from fusionaudit.store import save
@@ -98,11 +118,15 @@ def add_guard_commands(
 
             text = render_diff_html(asdict(compare(before, after)), old=str(old), new=str(new))
         else:
-            text = "\n".join(diff_lines(before, after))
+            lines = diff_lines(before, after)
+            if output is None:
+                _echo(lines)
+                return 0
+            text = "\n".join(lines)
         if output is None:
             click.echo(text)
         else:
-            output.write_text(text + "\n")
+            output.write_text(text + "\n", encoding="utf-8")
         return 0
 
     @main.command(context_settings=PASS_THROUGH)
@@ -122,5 +146,5 @@ def add_guard_commands(
         options = run_options(machine_output=True, **given)
         with tempfile.TemporaryDirectory(prefix="fusionaudit-sweep-") as place:
             result = sweep_script(replace(options, out=options.out or Path(place)), variants, config=_config())
-        click.echo("\n".join(result.lines))
+        _echo(result.lines)
         return result.exit_code

@@ -1,4 +1,4 @@
-"""What changed between two locks: fusion groups matched exactly, then by ops and lines, then by similarity.
+"""What changed between two locks, as regions of fusion groups that :mod:`fusionaudit.matching` put together.
 
 Pure. Nothing is compared that moves by itself: kernel names and ids, line numbers, directories, order of sections.
 """
@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from math import prod
 from typing import Any, Literal
 
 from fusionaudit.groups import DTYPE_SHORT, Group, Key, Lock, Ref, Section
+from fusionaudit.matching import Pairs, line_id, match
 from fusionaudit.tensors import DTYPE_BYTES
 
 ChangeKind = Literal[
-    "added", "removed", "split", "merged", "regrouped", "changed", "signature", "repeated", "dynamic", "same"
+    "added", "removed", "split", "merged", "regrouped", "changed", "signature", "inputs", "repeated", "dynamic", "same"
 ]
 
-_LEAST_OVERLAP = 0.5
-"""Share of the smaller group's ops that two groups must have in common to be taken for parts of one region.
-Half: below that, chance agreement on one common op (add, mul) would tie unrelated kernels together."""
+_LEAST_COMMON = 0.5
+"""Share of the smaller lock's groups that two programs with no line in common must share to be compared: two unrelated
+programs share an add of one size now and then."""
 
 _TENSOR = re.compile(r"(\w+)\[([\d,]*)\]")
 _WIDTH = {DTYPE_SHORT.get(name, name): size for name, size in DTYPE_BYTES.items()}
@@ -82,7 +82,8 @@ class Change:
 @dataclass(frozen=True, kw_only=True)
 class Changes:
     """All regions, in order of execution (of the new lock, then what is gone). ``edited`` are lines that the old lock
-    does not know; ``other_key`` names the key fields that differ."""
+    does not know; ``other_key`` names the key fields that differ; ``unrelated``: no line and hardly a group in common.
+    """
 
     changes: tuple[Change, ...]
     same: int
@@ -90,6 +91,7 @@ class Changes:
     other_key: tuple[str, ...]
     totals: dict[str, tuple[tuple[int, int, int], tuple[int, int, int]]]
     """Per pass: (launches, known bytes, groups without known bytes) before and after."""
+    unrelated: bool = False
 
 
 def _sum(groups: Iterable[Group]) -> int | None:
@@ -110,95 +112,8 @@ def tensor_bytes(text: str) -> int | None:
     return prod(int(n) for n in match[2].split(",") if n) * _WIDTH[match[1]]
 
 
-def line_id(ref: Ref) -> tuple[str, str]:
-    """A line by function and code; the file's name may change."""
-    return ref.function, ref.code
-
-
-def _lines(group: Group) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(line_id(r) for r in group.refs))
-
-
 def _phase(section: Section) -> str:
     return "forward" if section.kind == "inference" else section.kind
-
-
-def _where(section: Section) -> tuple[object, ...]:
-    return section.kind, section.graph, section.place.partition(" ")[2], section.inputs, section.dynamic, section.number
-
-
-Pairs = list[tuple[Group, Group]]
-
-
-def _pair_by(old: list[Group], new: list[Group], key: Callable[[Group], Hashable], out: Pairs) -> None:
-    """Moves groups with the same key from both lists into ``out``, first with first."""
-    waiting: dict[Hashable, list[Group]] = {}
-    for group in old:
-        waiting.setdefault(key(group), []).append(group)
-    for group in list(new):
-        partners = waiting.get(key(group))
-        if partners:
-            partner = partners.pop(0)
-            out.append((partner, group))
-            _drop(old, partner)
-            _drop(new, group)
-
-
-def _drop(groups: list[Group], group: Group) -> None:
-    groups.pop(next(i for i, g in enumerate(groups) if g is group))
-
-
-def _pair_in_order(old: list[Group], new: list[Group], out: Pairs) -> None:
-    """Pairs what is left by equal ops in the same order of execution."""
-    left, right = [(g.what, g.ops) for g in old], [(g.what, g.ops) for g in new]
-    taken: Pairs = []
-    for block in SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks():
-        taken += zip(old[block.a : block.a + block.size], new[block.b : block.b + block.size], strict=True)
-    for first, second in taken:
-        out.append((first, second))
-        _drop(old, first)
-        _drop(new, second)
-
-
-def _score(a: Group, b: Group) -> float:
-    """How much two groups look like parts of one region; 0: not at all."""
-    if a.what != "kernel" or b.what != "kernel":
-        return 0.0
-    left, right = set(a.ops), set(b.ops)
-    common = len(left & right)
-    if not common or common < _LEAST_OVERLAP * min(len(left), len(right)):
-        return 0.0
-    lines_a, lines_b = set(_lines(a)), set(_lines(b))
-    lines = len(lines_a & lines_b) / max(len(lines_a | lines_b), 1)
-    tensors_a, tensors_b = {*a.reads, *a.writes}, {*b.reads, *b.writes}
-    tensors = len(tensors_a & tensors_b) / max(len(tensors_a | tensors_b), 1)
-    return common / len(left | right) + lines + tensors / 2 + (_where(a.section) == _where(b.section)) / 4
-
-
-def _regions(old: list[Group], new: list[Group]) -> list[tuple[list[Group], list[Group]]]:
-    """Connected parts of "is the best match of" between what is left on both sides."""
-    owner = {("old", i): ("old", i) for i in range(len(old))} | {("new", i): ("new", i) for i in range(len(new))}
-
-    def find(x: tuple[str, int]) -> tuple[str, int]:
-        while owner[x] != x:
-            x = owner[x]
-        return x
-
-    def join_best(mine: str, groups: list[Group], theirs: str, others: list[Group]) -> None:
-        for i, group in enumerate(groups):
-            scores = [(_score(group, other), -j) for j, other in enumerate(others)]
-            best = max(scores, default=(0.0, 0))
-            if best[0] > 0:
-                owner[find((mine, i))] = find((theirs, -best[1]))
-
-    join_best("new", new, "old", old)
-    join_best("old", old, "new", new)
-    parts: dict[tuple[str, int], tuple[list[Group], list[Group]]] = {}
-    for i, group in enumerate(new):
-        parts.setdefault(find(("new", i)), ([], []))[1].append(group)
-    for i, group in enumerate(old):
-        parts.setdefault(find(("old", i)), ([], []))[0].append(group)
-    return list(parts.values())
 
 
 def _lost_edges(old: Sequence[Group], new: Sequence[Group]) -> tuple[Edge, ...]:
@@ -243,9 +158,14 @@ def _other_tensors(a: Group, b: Group) -> bool:
     if (a.reads, a.writes) == (b.reads, b.writes):
         return False
     if a.section.graph and b.section.graph:
+        sides = [
+            (Counter(_sizes(old)), Counter(_sizes(new))) for old, new in ((a.reads, b.reads), (a.writes, b.writes))
+        ]
         if a.bytes is None or b.bytes is None:
-            return False  # an operand could not be read from the log: what is left of the list says nothing
-        return (_sizes(a.reads), _sizes(a.writes)) != (_sizes(b.reads), _sizes(b.writes))
+            # An operand could not be read from the log, and not the same one in every version: only tensors that both
+            # sides have alone are another shape or dtype, not one that is missing.
+            return any(old - new and new - old for old, new in sides)
+        return any(old != new for old, new in sides)
     return True
 
 
@@ -262,22 +182,6 @@ def _pair_kind(a: Group, b: Group, bytes_percent: float) -> ChangeKind:
     return "changed" if moved > a.bytes * bytes_percent / 100 else "same"
 
 
-def _match(old: list[Group], new: list[Group]) -> tuple[Pairs, list[tuple[list[Group], list[Group]]]]:
-    pairs: Pairs = []
-    keys: tuple[Callable[[Group], Hashable], ...] = (
-        lambda g: (_where(g.section), g.what, g.ops, g.reads, g.writes, _lines(g)),
-        lambda g: (g.what, g.ops, g.reads, g.writes, _lines(g)),
-        lambda g: (_where(g.section), g.what, g.ops, g.reads, g.writes),
-        lambda g: (g.what, g.ops, g.reads, g.writes),
-        lambda g: (_where(g.section), g.what, g.ops, _lines(g)),
-        lambda g: (g.what, g.ops, _lines(g)),
-    )
-    for key in keys:
-        _pair_by(old, new, key, pairs)
-    _pair_in_order(old, new, pairs)
-    return pairs, _regions(old, new)
-
-
 def _dynamic(pairs: Pairs) -> list[Change]:
     """One change for each compiled graph whose sizes became symbolic (or static again)."""
     seen: dict[Section, tuple[Group, Group]] = {}
@@ -285,6 +189,28 @@ def _dynamic(pairs: Pairs) -> list[Change]:
         if a.section.graph and b.section.graph and bool(a.section.dynamic) != bool(b.section.dynamic):
             seen.setdefault(b.section, (a, b))
     return [Change(pass_name=b.section.pass_name, kind="dynamic", old=(a,), new=(b,)) for a, b in seen.values()]
+
+
+def _other_inputs(pairs: Pairs) -> list[Change]:
+    """One change for each compiled graph that is called with other shapes where no kernel's own tensors tell: generated
+    code sees a buffer's elements, not its shape."""
+    partners: dict[Section, dict[Section, tuple[Group, Group]]] = {}
+    back: dict[Section, set[Section]] = {}
+    for a, b in pairs:
+        if a.section.graph and b.section.graph:
+            partners.setdefault(b.section, {}).setdefault(a.section, (a, b))
+            back.setdefault(a.section, set()).add(b.section)
+    told = {b.section for a, b in pairs if _other_tensors(a, b)}
+    out = []
+    for new, olds in partners.items():
+        old = next(iter(olds))
+        if len(olds) != 1 or len(back[old]) != 1 or new in told or new.kind == "backward":
+            continue  # what a backward graph gets is what the forward graph kept for it
+        other = Counter(old.inputs) != Counter(new.inputs) and len(old.inputs) == len(new.inputs)
+        if other and bool(old.dynamic) == bool(new.dynamic):
+            a, b = olds[old]
+            out.append(Change(pass_name=new.pass_name, kind="inputs", old=(a,), new=(b,)))
+    return out
 
 
 _KEY_WORDS = (
@@ -326,7 +252,7 @@ def compare(old: Lock, new: Lock, *, bytes_percent: float = 1.0) -> Changes:
             [g for g in lock.groups if g.section.pass_name == pass_name and _phase(g.section) == phase]
             for lock in (old, new)
         )
-        pairs, regions = _match(left, right)
+        pairs, regions = match(left, right)
         for a, b in pairs:
             kind = _pair_kind(a, b, bytes_percent)
             same += kind == "same"
@@ -342,9 +268,11 @@ def compare(old: Lock, new: Lock, *, bytes_percent: float = 1.0) -> Changes:
                     lost_edges=_lost_edges(olds, news),
                 )
             )
-        changes += _dynamic(pairs)
+        changes += [*_dynamic(pairs), *_other_inputs(pairs)]
     known = {line_id(r) for g in old.groups for r in g.refs}
-    edited = frozenset(line_id(r) for g in new.groups for r in g.refs if r.code) - known
+    lines = {line_id(r) for g in new.groups for r in g.refs}
+    edited = frozenset(line for line in lines if line[1]) - known
+    few = same < _LEAST_COMMON * min(len(old.groups), len(new.groups))
     changes.sort(key=lambda c: min((position[id(g)] for g in c.new), default=after))
     names = dict.fromkeys((*new.passes, *old.passes))
     return Changes(
@@ -353,6 +281,7 @@ def compare(old: Lock, new: Lock, *, bytes_percent: float = 1.0) -> Changes:
         edited=edited,
         other_key=key_difference(old.key, new.key),
         totals={name: (_totals(old, name), _totals(new, name)) for name in names},
+        unrelated=few and not known & lines,
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 from fusionaudit.diff import Change, Changes, compare, graph_counts
 from fusionaudit.groups import Group, Lock, Section
@@ -70,6 +71,8 @@ def describe(change: Change, reason: str | None = None, *, costs: bool = True) -
         text = f"{head}: {len(old)} kernels are now one: {new[0].label}"
     elif change.kind == "repeated":
         text = f"{head}: {new[0].label} runs {new[0].launches} times a step, was {old[0].launches}"
+    elif change.kind == "inputs":
+        text = f"{head}: it is called with other tensors: {_pairs(old[0].section.inputs, new[0].section.inputs)}"
     elif change.kind == "signature":
         text = f"{head}: {new[0].label} works on other tensors: {_tensor_change(old[0], new[0])}"
     elif change.kind == "changed" and change.added_ops:
@@ -92,16 +95,19 @@ def describe(change: Change, reason: str | None = None, *, costs: bool = True) -
     return f"{text} ({_cost(change)})" if costs else text
 
 
+def _pairs(old: Sequence[str], new: Sequence[str]) -> str:
+    gone, come = Counter(old) - Counter(new), Counter(new) - Counter(old)
+    if len(old) == len(new):
+        return _brief(list(dict.fromkeys(f"{a} -> {b}" for a, b in zip(old, new, strict=True) if a != b)), 2)
+    words = [
+        f"{word} {_brief(list(tensors), 2)}" for word, tensors in (("no longer", gone), ("now also", come)) if tensors
+    ]
+    return ", ".join(words)
+
+
 def _tensor_change(old: Group, new: Group) -> str:
-    pairs = [
-        f"{a} -> {b}"
-        for a, b in zip((*old.reads, *old.writes), (*new.reads, *new.writes), strict=False)
-        if a != b
-    ]  # fmt: skip
-    count = len(new.reads) + len(new.writes) - len(old.reads) - len(old.writes)
-    return (
-        _brief(list(dict.fromkeys(pairs)), 2) if pairs else f"{abs(count)} tensors {'more' if count > 0 else 'fewer'}"
-    )
+    sides = (("reads", old.reads, new.reads), ("writes", old.writes, new.writes))
+    return ", ".join(f"{word} {_pairs(a, b)}" for word, a, b in sides if a != b)
 
 
 def figures(changes: Changes, lock: Lock, new: Lock) -> list[str]:
@@ -127,8 +133,24 @@ def diff_lines(old: Lock, new: Lock) -> list[str]:
     changes = compare(old, new)
     lines = [f"other key: {'; '.join(changes.other_key)}"] if changes.other_key else ["same key"]
     lines += [*figures(changes, old, new), counted(changes)]
-    for change in changes.changes:
-        ref = change.refs[0] if change.refs else None
-        where = f"{ref.file} {ref.function} `{ref.code}`: " if ref else ""
-        lines.append(f"{change.kind}: {where}{describe(change)}")
-    return lines
+    return [*lines, *listed(changes)]
+
+
+_FEW = 8
+"""Changes of unrelated programs that are listed all the same: a script of a few lines may be rewritten whole."""
+UNRELATED = "these two share no source line and hardly a kernel: they are of two programs, or of one that was rewritten"
+
+
+def listed(changes: Changes, tell: Callable[[Change], str] | None = None) -> list[str]:
+    """A line for each change; one line alone where two programs have nothing in common."""
+    lines = [(tell or change_line)(change) for change in changes.changes]
+    if not changes.unrelated:
+        return lines
+    return [UNRELATED, *(lines if len(lines) <= _FEW else [])]
+
+
+def change_line(change: Change, reason: str | None = None) -> str:
+    """One change with its kind and its source line."""
+    ref = change.refs[0] if change.refs else None
+    where = f"{ref.file} {ref.function} `{ref.code}`: " if ref else ""
+    return f"{change.kind}: {where}{describe(change, reason)}"

@@ -36,7 +36,7 @@ def _folder(out: Path | None) -> Iterator[Path]:
 
 
 def audited(options: RunOptions, config: Config | None = None) -> Document:
-    """The audit of a script for the gate: deviceless unless an engine was asked for, kept only where ``out`` says.
+    """The audit of a script for the gate, kept only where ``out`` says.
 
     Where ``options.script`` is an audit or a capture folder, that is taken instead and nothing is run.
     """
@@ -45,9 +45,8 @@ def audited(options: RunOptions, config: Config | None = None) -> Document:
     given = Path(options.script) if options.script else None
     if given is not None and (given.is_dir() or given.name == AUDIT_DB):
         return document_from(given, config)
-    engine = "deviceless" if options.engine == "auto" else options.engine
     with _folder(options.out) as folder:
-        captured = run_capture(replace(options, engine=engine, out=folder))
+        captured = run_capture(replace(options, out=folder))
         return audit(captured, config=config).document
 
 

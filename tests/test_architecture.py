@@ -15,7 +15,7 @@ LAYERS = [
     {"capture"},
     {"trace", "inductor"},
     {"program"},
-    {"config", "rules"},
+    {"config", "rules", "suppressions"},
     {"report", "reference_kernels", "verify", "store"}
     | {"groups", "baseline", "matching", "diff", "explain", "check", "expectations"},
     {"pipeline", "gate", "sweep"},

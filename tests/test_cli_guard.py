@@ -103,6 +103,51 @@ def test_diff_of_two_locks(place: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert "split: " in result.output
 
 
+@pytest.mark.parametrize("width", [None, 60])
+def test_lines_fit_the_terminal(place: Path, monkeypatch: pytest.MonkeyPatch, width: int | None) -> None:
+    if width:
+        monkeypatch.setenv("COLUMNS", str(width))
+    else:
+        monkeypatch.delenv("COLUMNS", raising=False)
+    run(monkeypatch, document(), "baseline", "-o", "a.lock", "train.py")
+    run(monkeypatch, document(compiled_kernels=SPLIT), "baseline", "-o", "b.lock", "train.py")
+    texts = [
+        run(monkeypatch, document(compiled_kernels=SPLIT), "check", "--lock", "a.lock", "train.py").output,
+        CliRunner().invoke(main, ["diff", "a.lock", "b.lock"]).output,
+    ]
+    for text in texts:
+        assert "was one kernel and is now 2" in " ".join(text.split())
+        assert max(len(line) for line in text.splitlines()) <= (width or 80)
+
+
+def test_a_lock_cannot_steer_the_terminal(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(monkeypatch, document(), "baseline", "-o", "a.lock", "train.py")
+    text = (place / "a.lock").read_text()
+    (place / "b.lock").write_text(text.replace("aten.gelu", "aten.\x1b[31mgelu"))
+    result = CliRunner().invoke(main, ["diff", "a.lock", "b.lock"])
+    assert result.exit_code == 0
+    assert "\x1b" not in result.output
+    assert "\\x1b[31mgelu" in result.output
+
+
+@pytest.mark.parametrize("command", ["baseline", "check"])
+def test_the_gate_says_that_it_needs_no_gpu(command: str, monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    text = " ".join(CliRunner().invoke(main, [command, "--help"]).output.split())
+    assert "[default: deviceless]" in text
+    assert "Runs without a GPU unless --engine differs." in text
+    engines = []
+
+    def audited(options: Any, config: Any = None) -> dict[str, Any]:
+        engines.append(options.engine)
+        return document()
+
+    monkeypatch.setattr(gate, "audited", audited)
+    gate.save_lock(document(), place / "fusion.lock")
+    for arguments in ([], ["--engine", "auto"]):
+        CliRunner().invoke(main, [command, *arguments, "train.py"])
+    assert engines == ["deviceless", "auto"]
+
+
 def test_sweep_refuses_nothing_to_vary(place: Path) -> None:
     result = CliRunner().invoke(main, ["sweep", "train.py"])
     assert result.exit_code == 2

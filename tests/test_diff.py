@@ -6,7 +6,7 @@ import datetime
 from typing import Any
 
 import pytest
-from guard_documents import LINES, MEGABYTE, at, compiled, document, eager, graph, kernel
+from guard_documents import LINES, MEGABYTE, at, compiled, document, eager, graph, kernel, tensor
 
 from fusionaudit.baseline import lock_of, read_lock, write_lock
 from fusionaudit.check import Allowed, CheckResult, Limits, check, limits_from
@@ -182,15 +182,45 @@ def test_two_edits_far_apart_are_two_findings() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"torch": "2.14.1"}, "torch 2.13.0 -> 2.14.1"),
+        ({"target": "h200"}, "target h100 -> h200"),
         ({"sms": 78}, "SM count 132 -> 78"),
+        ({"engine": "nsys"}, "engine deviceless -> measured"),
     ],
 )
-def test_another_key_cannot_be_judged(change: dict[str, Any], says: str) -> None:
+def test_another_target_is_not_compared(change: dict[str, Any], says: str) -> None:
+    result = checked(document(compiled_kernels=SPLIT, **change))
+    assert (result.verdict, result.exit_code, result.findings) == ("cannot judge", 2, ())
+    assert result.lines[:2] == ("verdict: cannot judge", f"other key: {says}; not compared")
+    assert not any("is now 2" in line for line in result.lines)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [({"torch": "2.14.1"}, "torch 2.13.0 -> 2.14.1"), ({"triton": "3.8.0"}, "Triton 3.7.1 -> 3.8.0")],
+)
+def test_an_upgrades_changes_are_named_group_by_group_and_not_judged(change: dict[str, Any], says: str) -> None:
     result = checked(document(**change))
-    assert (result.verdict, result.exit_code) == ("cannot judge", 2)
-    assert says in "\n".join(result.lines)
-    assert result.findings == ()
+    assert (result.verdict, result.exit_code, result.findings) == ("cannot judge", 2, ())
+    assert result.lines[1] == f"other key: {says}"
+    assert result.lines[-1] == "groups: 6 the same, 0 regions changed"
+    decision = {
+        "graph": "0/0/forward", "first": "op0", "second": "op1", "reason": "fusion would increase peak memory",
+        "cause": "memory", "first_nodes": ["add"], "second_nodes": ["gelu"], "shared_bytes": MEGABYTE,
+    }  # fmt: skip
+    graphs = [graph(locations=((10, 11), (12,), (13,)))]
+    result = checked(document(compiled_kernels=SPLIT, graphs=graphs, decisions=[decision], **change))
+    assert (result.exit_code, result.findings) == (2, ())
+    told = [line for line in result.lines if line.startswith("upgrade")]
+    assert len(told) == 1
+    assert told[0].startswith("upgrade: split: block.py Block.forward `h = x * scale`: compiled forward graph of")
+    assert "Inductor: fusion would increase peak memory" in told[0]
+
+
+def test_an_edit_beside_an_upgrade_is_not_called_the_upgrades() -> None:
+    doc = inserted()
+    doc["environment"]["torch"] = "2.14.1"
+    told = [line for line in checked(doc).lines if line.startswith("upgrade")]
+    assert any(line.startswith("upgrade or edit (the line is not in the lock): added: ") for line in told)
 
 
 def test_a_blocking_note_or_a_missing_pass_cannot_be_judged() -> None:
@@ -212,19 +242,40 @@ def test_limits_and_allow_list() -> None:
     assert any("scale fix, #12, until 2026-06-01" in line for line in result.lines)
     late = check(inserted(), LOCK, Limits(allow=(allow,)), today=datetime.date(2026, 6, 2))
     assert late.exit_code == 1
+    assert "    allowed until 2026-06-01 (scale fix, #12): that has expired" in late.lines
+    longer = Allowed(match="h * 2", reason="more time", expires=datetime.date(2027, 1, 1))
+    assert check(inserted(), LOCK, Limits(allow=(allow, longer)), today=datetime.date(2026, 6, 2)).exit_code == 0
 
 
 def test_limits_are_read_from_a_table() -> None:
     limits = limits_from({"launches": 2, "allow": [{"match": "x", "reason": "y", "expires": "2027-01-02"}]})
     assert limits.launches == 2
     assert limits.allow[0].expires == datetime.date(2027, 1, 2)
-    for table in (
-        {"lanches": 1},
-        {"allow": [{"match": "x"}]},
-        {"allow": [{"match": "x", "reason": "r", "expires": "soon"}]},
-    ):
-        with pytest.raises(AuditError):
-            limits_from(table)
+    entry = {"match": "x", "reason": "y", "expires": datetime.datetime(2027, 1, 2, 12)}
+    assert limits_from({"allow": [entry]}).allow[0].expires == datetime.date(2027, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ({"lanches": 1}, "unknown key 'lanches'"),
+        ({"launches": -1}, "launches is -1"),
+        ({"launches": 1.5}, "launches is 1.5"),
+        ({"bytes": True}, "bytes is True"),
+        ({"bytes-percent": float("nan")}, "bytes-percent is nan"),
+        ({"require-locked": "false"}, "require-locked is 'false'"),
+        ({"allow": 5}, "allow is not a list"),
+        ({"allow": ["x"]}, "needs match and reason"),
+        ({"allow": [{"match": "x"}]}, "needs match and reason"),
+        ({"allow": [{"match": "x", "reason": " "}]}, "needs match and reason"),
+        ({"allow": [{"match": "x", "reason": "r", "until": "2027-01-02"}]}, "unknown key 'until'"),
+        ({"allow": [{"match": "x", "reason": "r", "expires": "soon"}]}, "not a date"),
+        ({"allow": [{"match": "x", "reason": "r", "expires": 2027}]}, "not a date"),
+    ],
+)
+def test_wrong_limits_are_refused(table: dict[str, Any], says: str) -> None:
+    with pytest.raises(AuditError, match=says):
+        limits_from(table)
 
 
 def test_diff_names_an_upgrade_group_by_group() -> None:
@@ -247,6 +298,44 @@ def test_how_generated_code_views_a_buffer_is_no_change() -> None:
     unread = [dict(k) for k in compiled()]
     unread[1] |= {"reads": unread[1]["reads"][:1], "global_bytes": None}
     assert checked(document(compiled_kernels=unread)).verdict == "same"
+
+
+def test_another_shape_is_seen_where_an_operand_could_not_be_read() -> None:
+    unread = [dict(k) for k in compiled()]
+    wide = tensor("c", shape=(1024, 2048))
+    unread[1] |= {"reads": [wide], "global_bytes": None}
+    result = checked(document(compiled_kernels=unread))
+    assert (result.verdict, result.exit_code) == ("changed", 1)
+    assert "now also f32[1024,2048]" in result.findings[0].message
+
+
+def test_a_graph_called_with_another_shape_of_as_many_elements_is_seen() -> None:
+    turned = {**graph(), "inputs": [tensor("x", shape=(2048, 512)), *graph()["inputs"][1:]]}
+    result = checked(document(graphs=[turned]))
+    assert (result.verdict, result.exit_code) == ("changed", 1)
+    assert "called with other tensors: f32[1024,1024] -> f32[2048,512]" in result.findings[0].message
+    assert checked(document(graphs=[{**graph(), "inputs": graph()["inputs"][::-1]}])).verdict == "same"
+
+
+def unrelated(count: int) -> dict[str, Any]:
+    lines = {100 + n: f"y = tanh_{n}(y)" for n in range(count)}
+    kernels = [kernel([f"aten.tanh_{n}"], ["p"], ["q"], n, shape=(7, n)) for n in lines]
+    return document(kernels, [{**k, "graph": None} for k in kernels], [], lines)
+
+
+def test_unrelated_programs_are_summed_up_not_listed() -> None:
+    lines = diff_lines(LOCK, lock_of(unrelated(30)))
+    assert lines[-1].startswith("these two share no source line")
+    assert len(lines) == 5
+    assert any(line.startswith("eager: launches 4 -> 30") for line in lines)
+    assert len(diff_lines(LOCK, lock_of(unrelated(1)))) > 5
+
+
+def test_a_lock_of_another_script_does_not_fill_the_terminal() -> None:
+    result = checked(unrelated(60))
+    assert result.exit_code == 1
+    assert len(result.lines) < 30
+    assert any("more (--format json has them all)" in line for line in result.lines)
 
 
 @pytest.mark.parametrize(("text", "size"), [("bf16[8,16]", 256), ("f32[]", 4), ("i64[3](2)", 24), ("odd[3]", None)])
