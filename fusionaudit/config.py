@@ -1,17 +1,15 @@
-"""What a project wants of its audits: ``[tool.fusionaudit]`` in pyproject.toml, and suppressions in the source."""
+"""What a project wants of its audits: ``[tool.fusionaudit]`` in pyproject.toml."""
 
 from __future__ import annotations
 
-import fnmatch
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from fusionaudit.errors import AuditError
-from fusionaudit.findings import Finding, Note
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -19,7 +17,6 @@ else:
     import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
 
 _CODE = re.compile(r"^FA\d{1,3}$")
-_SUPPRESSION = re.compile(r"#\s*fusionaudit:\s*ignore\[([^\]]*)\][ \t:-]*(.*)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,56 +127,3 @@ def load_config(folder: Path) -> Config:
             raise AuditError(f"{path}: [tool.fusionaudit] is not a table")
         return parse_config(table, f"{path.name} [tool.fusionaudit]")
     return Config()
-
-
-def suppression(line: str) -> tuple[tuple[str, ...], str] | None:
-    """(codes, reason) of a ``# fusionaudit: ignore[FA101, FA105] reason`` comment on that line."""
-    match = _SUPPRESSION.search(line)
-    if match is None:
-        return None
-    codes = tuple(code.strip() for code in match.group(1).split(",") if code.strip())
-    return codes, match.group(2).strip()
-
-
-def _file_ignores(finding: Finding, config: Config) -> bool:
-    if finding.location is None:
-        return False
-    file = finding.location.file
-    return any(
-        finding.rule.startswith(code)
-        for glob, codes in config.per_file.items()
-        if fnmatch.fnmatch(file, glob) or fnmatch.fnmatch(file, f"*/{glob}")
-        for code in codes
-    )
-
-
-def apply_suppressions(
-    findings: Sequence[Finding], sources: Mapping[str, Mapping[str, str]], config: Config
-) -> tuple[list[Finding], list[Note]]:
-    """The findings that stay, and one note for each place where some were taken away.
-
-    ``sources`` is {file: {line number as text: text}}. A comment counts on the line that the finding points at.
-    """
-    kept: list[Finding] = []
-    notes: list[Note] = []
-    for finding in findings:
-        place = finding.location
-        if _file_ignores(finding, config) and place is not None:
-            where = f"{place.file.rsplit('/', 1)[-1]}:{place.line}"
-            notes.append(
-                Note(kind="suppressed", text=f"{finding.rule} at {where}: ignored for this file in pyproject.toml")
-            )
-            continue
-        line = "" if place is None else sources.get(place.file, {}).get(str(place.line), "")
-        found = suppression(line)
-        if (
-            found is not None
-            and place is not None
-            and any(finding.rule.startswith(c) for c in found[0] if _CODE.match(c))
-        ):
-            why = found[1] or "no reason given"
-            where = f"{place.file.rsplit('/', 1)[-1]}:{place.line}"
-            notes.append(Note(kind="suppressed", text=f"{finding.rule} at {where} ({finding.pass_name}): {why}"))
-            continue
-        kept.append(finding)
-    return kept, notes

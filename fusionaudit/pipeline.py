@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fusionaudit import __version__
 from fusionaudit.capture.manifest import MANIFEST, read_manifest
-from fusionaudit.config import Config, apply_suppressions
+from fusionaudit.config import Config
 from fusionaudit.errors import EXIT_ERROR, EXIT_FINDINGS, EXIT_OK, AuditError
 from fusionaudit.findings import SEVERITIES, Finding, Location, Severity
 from fusionaudit.program.build import build_program, import_program
@@ -21,6 +22,7 @@ from fusionaudit.program.model import Program
 from fusionaudit.report.document import Document, build_document
 from fusionaudit.rules import run_rules
 from fusionaudit.store import AUDIT_DB, save
+from fusionaudit.suppressions import apply_suppressions, suppressed_lines
 
 _CONTEXT_LINES = 3
 _COMPILING = re.compile(r"\btorch\.compile\b|\bmark_dynamic\b|\bdynamic\s*=")
@@ -60,27 +62,35 @@ def source_file(file: str, capture: Path | None) -> Path | None:
     return path if path.is_file() else None
 
 
-def source_lines(program: Program, capture: Path | None) -> dict[str, dict[str, str]]:
-    """{file: {line: text}} for every line that an op, kernel or log entry of the program names, with some context."""
-    wanted: dict[str, set[int]] = {}
+def source_texts(program: Program, capture: Path | None) -> dict[str, str]:
+    """{file: text} of every file that an op, kernel or log entry of the program names."""
+    out: dict[str, str] = {}
+    for file in sorted({place.file for place in _places(program)}):
+        path = source_file(file, capture)
+        with contextlib.suppress(OSError):
+            if path is not None:
+                out[file] = path.read_text(errors="replace")
+    return out
+
+
+def _places(program: Program) -> list[Location]:
     places: list[Location | None] = []
     for p in program.passes:
         for items in (p.ops, p.kernels, p.syncs, p.log.breaks, p.log.recompiles, p.log.decisions):
             places += [item.location for item in items]
-    for place in places:
-        if place is not None:
-            near = range(place.line - _CONTEXT_LINES, place.line + _CONTEXT_LINES + 1)
-            wanted.setdefault(place.file, set()).update(near)
+    return [place for place in places if place is not None]
+
+
+def source_lines(program: Program, texts: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """{file: {line: text}} for every line that an op, kernel or log entry of the program names, with some context."""
+    wanted: dict[str, set[int]] = {file: set() for file in texts}
+    for place in _places(program):
+        if place.file in wanted:
+            wanted[place.file].update(range(place.line - _CONTEXT_LINES, place.line + _CONTEXT_LINES + 1))
     out: dict[str, dict[str, str]] = {}
-    for file, numbers in sorted(wanted.items()):
-        path = source_file(file, capture)
-        if path is None:
-            continue
-        try:
-            lines = path.read_text(errors="replace").splitlines()
-        except OSError:
-            continue
-        numbers |= {n for n, text in enumerate(lines, start=1) if _COMPILING.search(text)}
+    for file, text in texts.items():
+        lines = text.splitlines()
+        numbers = wanted[file] | {n for n, line in enumerate(lines, start=1) if _COMPILING.search(line)}
         out[file] = {str(n): lines[n - 1][:400] for n in sorted(numbers) if 1 <= n <= len(lines)}
     return out
 
@@ -96,14 +106,15 @@ def audit_program(
     """Rules over a Program, and the document of it; kept as ``out/audit.db`` where ``out`` is given."""
     config = config or Config()
     program = replace(program, notes=(*program.notes, *judging_notes(program)))
-    sources = source_lines(program, capture)
-    findings, notes = apply_suppressions(run_rules(program, config), sources, config)
+    texts = source_texts(program, capture)
+    comments = {file: suppressed_lines(text) for file, text in texts.items()}
+    findings, notes = apply_suppressions(run_rules(program, config), program, comments, config)
     code = exit_code(program, findings, fail_on)
     document = build_document(
         program,
         findings,
         exit_code=code,
-        sources=sources,
+        sources=source_lines(program, texts),
         version=__version__,
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         notes=notes,

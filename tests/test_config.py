@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 from builders import FILE, MEGA, eager, line, op, program, t
 
-from fusionaudit.config import Config, Thresholds, apply_suppressions, load_config, parse_config, suppression
+from fusionaudit.config import Config, Thresholds, load_config, parse_config
 from fusionaudit.errors import AuditError
 from fusionaudit.findings import Finding
+from fusionaudit.report.wording import verdict
 from fusionaudit.rules import RULES, fa101, run_rules
+from fusionaudit.suppressions import apply_suppressions, suppressed_lines, suppression
 
 N = 64 * MEGA
 CHAIN = eager(op("exp", [t("x", N)], t("a", N), at=3), op("neg", [t("a", N)], t("y", N), at=3))
@@ -62,16 +64,51 @@ def test_suppression_comment():
     assert suppression("y = f(x)  # noqa") is None
 
 
+SOURCE = """def f(x):
+    y = (  # fusionaudit: ignore[FA101] one-off
+        -x.exp()
+    )
+    z = y + 1
+    return z * 2  # fusionaudit: ignore[FA102] known
+"""
+
+
+def test_a_comment_counts_on_the_whole_statement():
+    assert set(suppressed_lines(SOURCE)) == {2, 3, 4, 6}
+    assert suppressed_lines(SOURCE)[3] == (("FA101",), "one-off")
+    assert set(suppressed_lines("if x:  # fusionaudit: ignore[FA1]\n    y = 1\n")) == {1}
+    assert set(suppressed_lines("x = (  # fusionaudit: ignore[FA1]\n")) == {1}, "half a file"
+
+
 def test_suppressed_findings_are_noted_not_lost():
-    sources = {FILE: {"3": "y = (-x.exp())  # fusionaudit: ignore[FA101] one-off"}}
-    kept, notes = apply_suppressions([finding(), finding("FA102"), finding(at=4)], sources, Config())
-    assert [(f.rule, f.location.line) for f in kept if f.location is not None] == [("FA102", 3), ("FA101", 4)]
+    comments = {FILE: suppressed_lines(SOURCE)}
+    found = [finding(), finding("FA102"), finding(at=5)]
+    kept, notes = apply_suppressions(found, program(CHAIN), comments, Config())
+    assert [(f.rule, f.location.line) for f in kept if f.location is not None] == [("FA102", 3), ("FA101", 5)]
     assert [n.kind for n in notes] == ["suppressed"]
     assert "one-off" in notes[0].text
 
 
+def test_a_comment_on_any_line_of_the_chain_counts():
+    x, y, z = t("x", 4 * MEGA), t("y", 4 * MEGA), t("z", 4 * MEGA)
+    chain = program(eager(op("exp", [x], y, at=3), op("neg", [y], z, at=8)))
+    (found,) = fa101.check(chain, Config())
+    assert found.location is not None
+    assert found.location.line == 3
+    kept, (note,) = apply_suppressions([found], chain, {FILE: {8: (("FA101",), "later")}}, Config())
+    assert not kept
+    assert "script.py:8" in note.text
+
+
+def test_the_headline_counts_what_is_suppressed():
+    notes = [{"kind": "suppressed", "text": ""}] * 2
+    p = {"kernels": [{}]}
+    assert verdict({"notes": notes, "findings": [], "passes": [p]}) == ("ok", "No missed fusion found; 2 suppressed")
+    assert verdict({"notes": [], "findings": [], "passes": [p]}) == ("ok", "No missed fusion found")
+
+
 def test_per_file_ignores():
-    kept, notes = apply_suppressions([finding()], {}, Config(per_file={"script.py": ("FA1",)}))
+    kept, notes = apply_suppressions([finding()], program(CHAIN), {}, Config(per_file={"script.py": ("FA1",)}))
     assert not kept
     assert len(notes) == 1
 

@@ -191,6 +191,12 @@ def find_pass(document: Document, name: str) -> dict[str, Any] | None:
 
 def verdict(document: Document) -> tuple[str, str]:
     """(tone, sentence): tone is ``blocked``, ``error``, ``warning``, ``info`` or ``ok``."""
+    tone, sentence = _verdict(document)
+    suppressed = sum(n["kind"] == "suppressed" for n in document["notes"])
+    return tone, f"{sentence}; {suppressed} suppressed" if suppressed else sentence
+
+
+def _verdict(document: Document) -> tuple[str, str]:
     blocking = [n for n in document["notes"] if n.get("blocks")]
     if blocking:
         return "blocked", f"Cannot judge: {plain(blocking[0]['text'])}"
