@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 
 import pytest
 
 from fusionaudit.inductor.expressions import evaluate, integer
 from fusionaudit.inductor.index_space import Region, Space, Value, add, sumset, union
+from fusionaudit.inductor.kernel_body import MOST_LINES
 from fusionaudit.inductor.kernels import Traffic, kernel_numels, traffic
 
 HEAD = """
@@ -29,7 +31,7 @@ def body(text: str, *, how: str = "pointwise", **numels: int) -> dict[str, Traff
     sizes = "".join(f"    {name} = {value}\n" for name, value in numels.items())
     start = "    xindex = xoffset + tl.arange(0, XBLOCK)[:]\n    xmask = xindex < xnumel\n"
     lines = "".join(f"    {line}\n" for line in text.strip("\n").split("\n"))
-    return {t.arg: t for t in traffic("k", HEAD.format(how=how) + sizes + start + lines, {})}
+    return {t.arg: t for t in traffic("k", HEAD.format(how=how) + sizes + start + lines, {}) or ()}
 
 
 def test_broadcast_and_rows() -> None:
@@ -223,3 +225,29 @@ def test_expressions_are_arithmetic_only() -> None:
     assert value("9**9**9**9") is None
     assert value("s0.__class__") is None
     assert integer(ast.parse("s0 / 5", mode="eval").body, {"s0": 12}) is None
+
+
+def source_of(lines: list[str]) -> str:
+    start = "    xindex = xoffset + tl.arange(0, XBLOCK)[:]\n    xmask = xindex < xnumel\n    xnumel = 1024\n"
+    return HEAD.format(how="pointwise") + start + "".join(f"    {line}\n" for line in lines)
+
+
+LOAD, STORE = "tmp0 = tl.load(in_ptr0 + (xindex), xmask)", "tl.store(out_ptr0 + (xindex), tmp0, xmask)"
+
+
+def test_a_body_that_nobody_can_follow_is_unknown_and_quick() -> None:
+    def moved(*lines: str) -> object:
+        return traffic("k", source_of([LOAD, *lines, STORE]), {})
+
+    assert moved(*[f"tmp{i} = tmp0 * {i}" for i in range(1, 2000)]) is not None
+    assert moved(*["pass"] * (MOST_LINES + 1)) is None
+    assert moved("tmp0 = " + " + ".join(["tmp0"] * 2000)) is None, "too deep to be followed"
+
+
+def test_a_long_sum_of_digits_takes_no_quadratic_time() -> None:
+    digits = [f"y{i} = xindex // {i + 2}" for i in range(1500)]
+    total = ["z = y0", *[f"z = z + y{i}" for i in range(1, 1500)]]
+    started = time.process_time()
+    (read, _) = traffic("k", source_of([*digits, *total, "tmp0 = tl.load(in_ptr0 + (z), xmask)", STORE]), {}) or ()
+    assert read.read is None
+    assert time.process_time() - started < 2, "seconds; 0.3 where it was written, quadratic: 20"

@@ -43,11 +43,19 @@ class Value:
         return None if self.terms or self.opaque else self.const
 
 
+_MOST_ATOMS = 64
+"""More digits than that in one index are given up on, so that a long sum takes no quadratic time; indices in generated
+kernels have under ten."""
+
+
 def mix(*values: Value, loaded: bool = False, blocked: bool = False) -> Value:
     """An opaque function of the values."""
+    deps: frozenset[Atom] = frozenset().union(*(v.atoms for v in values))
+    if len(deps) > _MOST_ATOMS:
+        deps, blocked = frozenset(), True
     return Value(
         opaque=True,
-        deps=frozenset().union(*(v.atoms for v in values)),
+        deps=deps,
         loaded=loaded or any(v.loaded for v in values),
         blocked=blocked or any(v.blocked for v in values),
     )
@@ -58,6 +66,8 @@ def add(a: Value, b: Value, factor: int = 1) -> Value:
     terms: dict[Atom, int] = dict(a.terms)
     for atom, coefficient in b.terms:
         terms[atom] = terms.get(atom, 0) + factor * coefficient
+    if len(terms) > _MOST_ATOMS:
+        return mix(a, b)
     return Value(
         terms=tuple(sorted(((t, c) for t, c in terms.items() if c), key=repr)),
         const=a.const + factor * b.const,

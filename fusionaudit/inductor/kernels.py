@@ -61,7 +61,7 @@ def parse_kernel(name: str, source: str) -> KernelCode | None:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    functions = [n for n in tree.body if isinstance(n, ast.FunctionDef)]
     main, heuristic, options = None, "", {}
     for function in functions:
         for decorator in function.decorator_list:
@@ -102,12 +102,14 @@ def parse_kernel(name: str, source: str) -> KernelCode | None:
 
 
 @lru_cache(maxsize=8192)
-def _walk(name: str, source: str, scalars: tuple[tuple[str, int], ...]) -> tuple[tuple[RawAccess, ...], dict[str, int]]:
+def _walk(
+    name: str, source: str, scalars: tuple[tuple[str, int], ...]
+) -> tuple[tuple[RawAccess, ...] | None, dict[str, int]]:
     code = parse_kernel(name, source)
     if code is None:
-        return (), {}
+        return None, {}
     accesses, extents = walk(code.function, set(code.pointers), dict(scalars))
-    return tuple(accesses), extents
+    return None if accesses is None else tuple(accesses), extents
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,12 +144,15 @@ def _total(accesses: Sequence[RawAccess]) -> tuple[int | None, bool]:
     return union(regions)
 
 
-def traffic(name: str, source: str, scalars: Mapping[str, int]) -> tuple[Traffic, ...]:
-    """What one launch touches through each pointer, before it is bounded by the size of the buffer."""
+def traffic(name: str, source: str, scalars: Mapping[str, int]) -> tuple[Traffic, ...] | None:
+    """What one launch touches through each pointer, before it is bounded by the size of the buffer.
+
+    ``None`` where the body cannot be followed.
+    """
     code = parse_kernel(name, source)
-    if code is None:
-        return ()
     accesses, _ = _walk(name, source, tuple(sorted(scalars.items())))
+    if code is None or accesses is None:
+        return None
     out = []
     whole = code.category in ("template", "user_triton")
     for arg in code.params:
@@ -186,9 +191,9 @@ def traffic(name: str, source: str, scalars: Mapping[str, int]) -> tuple[Traffic
 def accesses(name: str, source: str) -> tuple[Access, ...]:
     """The accesses of a kernel as the model has them, with the counts that do not depend on the call's arguments."""
     code = parse_kernel(name, source)
-    if code is None:
-        return ()
     raw, _ = _walk(name, source, ())
+    if code is None or raw is None:
+        return ()
     out = []
     for arg in code.params:
         for store in (False, True):

@@ -291,7 +291,10 @@ def _launch(index: int, pending: PendingCall, definitions: Definitions, kernel: 
             p: v for p, v in given.items() if isinstance(v, int) and not isinstance(v, bool) and p not in code.pointers
         }
         numels = kernel_numels(name, source, scalars)
-        for one in traffic(name, source, scalars):
+        moved = traffic(name, source, scalars)
+        if moved is None:
+            read_bytes = write_bytes = None
+        for one in moved or ():
             buffer = next(iter(_buffers([given.get(one.arg)])), None)
             size = DTYPE_BYTES.get(code.dtypes[one.arg] or "") or DTYPE_BYTES.get(
                 (buffer.dtype if buffer else "") or ""

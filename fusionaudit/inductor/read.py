@@ -15,6 +15,7 @@ from fusionaudit.findings import Location, Note
 from fusionaudit.inductor import events
 from fusionaudit.inductor.fusion_log import FusionRecord, decisions, parse_fusion
 from fusionaudit.inductor.graph_text import is_user_file, parse_graph
+from fusionaudit.inductor.kernel_body import MOST_LINES
 from fusionaudit.inductor.log_lines import LogLine, parse_lines, read_text, records
 from fusionaudit.inductor.model import CompiledGraph, FusionDecision, GeneratedCall, InductorLog, Node
 from fusionaudit.inductor.output_code import parse_output_code
@@ -287,12 +288,15 @@ def _unknown_bytes(graphs: Sequence[CompiledGraph], name: str) -> list[Note]:
     """One note that lists the calls whose bytes are not known, with why."""
     unknown: dict[str, str] = {}
     for graph in graphs:
+        long = {k.name for k in graph.kernels if k.source.count("\n") > MOST_LINES}
         for call in graph.calls:
             if call.read_bytes is None or call.write_bytes is None:
                 if call.kind == "custom":
                     why = "a custom op: what it reads is not in the log"
                 elif call.kind == "extern":
                     why = "the shape or dtype of an operand is not in the log"
+                elif call.target in long:
+                    why = f"its code is longer than {MOST_LINES:,} lines"
                 else:
                     why = "its sizes depend on data, or its code could not be read"
                 unknown.setdefault(call.target, why)
