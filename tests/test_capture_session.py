@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -299,6 +300,25 @@ def test_what_is_compiled_for_a_script_that_never_compiles(folder: Path) -> None
     assert rejected["nothing"] == ["no tensor goes in", "no op runs in it"]
     assert "no tensor goes in" in rejected["main"]
     assert rejected["bad"] == ["no tensor comes out"]
+
+
+def test_a_module_of_torch_itself_is_compiled_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from fusionaudit.capture.targets import Applier, Targets
+
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    with Applier(Targets(modules=("Sequential",)), device_types=("cpu",)).applying():
+        made = net(torch.ones(2, 4))
+    assert len(graphs) == 1
+    assert torch.equal(made, net[1](net[0](torch.ones(2, 4))))
 
 
 def test_a_script_that_compiles_is_left_as_it_is(folder: Path) -> None:

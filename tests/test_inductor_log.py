@@ -288,6 +288,36 @@ def get_args():
     assert (call.read_bytes, call.write_bytes) == (4 * 16 * 2, 4 * 16 * 2)
 
 
+def test_results_of_torch_2_14_say_what_they_are() -> None:
+    code = """
+def call(args):
+    arg0_1, arg1_1 = args
+    assert_size_stride(arg0_1, (2, 3, 16, 16), (768, 256, 16, 1))
+    buf0 = extern_kernels.convolution(arg0_1, arg1_1, stride=(1, 1), bias=None)
+    assert_tensor_metadata(buf0, (2, 8, 16, 16), (2048, 256, 16, 1), torch.float32, 'torch.ops.aten.convolution')
+    return (buf0, )
+def get_args():
+    arg0_1 = rand_strided((2, 3, 16, 16), (768, 256, 16, 1), device='cuda:0', dtype=torch.float32)
+    arg1_1 = rand_strided((8, 3, 3, 3), (27, 9, 3, 1), device='cuda:0', dtype=torch.float32)
+    return [arg0_1, arg1_1]
+"""
+    (call,) = parse_output_code(code).calls
+    assert [(t.shape, t.dtype) for t in call.writes] == [((2, 8, 16, 16), "float32")]
+    assert call.write_bytes == 2 * 8 * 16 * 16 * 4
+
+
+def test_frames_of_the_capture_are_no_lines_of_the_user() -> None:
+    from fusionaudit.inductor.graph_text import parse_graph
+
+    lines = [
+        "        # File: /usr/lib/fusionaudit/capture/targets.py:330 in forward, code: return module._call_impl(x)",
+        '        abs_1: "f32[4][1]cuda:0" = torch.ops.aten.abs.default(arg0_1)',
+        "        # File: /home/ada/net.py:3 in forward, code: return x + 1",
+        '        add: "f32[4][1]cuda:0" = torch.ops.aten.add.Tensor(abs_1, 1)',
+    ]
+    assert [n.location and n.location.line for n in parse_graph(lines)] == [None, 3]
+
+
 def test_fragment_with_no_loads_names_its_last_op() -> None:
     from fusionaudit.inductor.fragments import parse_fragment
 

@@ -24,7 +24,14 @@ ADD = {
 RECORDS = [
     {"kind": "step", "index": 0},
     ADD,
-    {"kind": "graph", "graph": "0/0/forward", "symbols": {"s0": 12}, "inputs": [X.to_json()], "outputs": []},
+    {
+        "kind": "graph",
+        "graph": "0/0/forward",
+        "symbols": {"s0": 12},
+        "inputs": [X.to_json()],
+        "outputs": [],
+        "location": LINE,
+    },
     {"kind": "sync", "name": "aten._local_scalar_dense", "location": None, "bytes": 4},
 ]
 
@@ -45,7 +52,10 @@ def test_every_kind_of_record(tmp_path: Path) -> None:
             location=Location(file="/home/user/script.py", line=3, function="f"), phase="backward", thread=5, stream=1,
             region="loss",
         ),
-        GraphCall(graph="0/0/forward", symbols={"s0": 12}, inputs=(X,)),
+        GraphCall(
+            graph="0/0/forward", symbols={"s0": 12}, inputs=(X,),
+            location=Location(file="/home/user/script.py", line=3, function="f"),
+        ),
         SyncMark(name="aten._local_scalar_dense", bytes=4),
     )  # fmt: skip
 

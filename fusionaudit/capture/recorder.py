@@ -312,13 +312,13 @@ class Recorder:
         inputs: Sequence[torch.Tensor] = (),
         outputs: Sequence[torch.Tensor] = (),
     ) -> None:
-        """Write that the compiled graph of that id was called with these tensors."""
+        """Write that the compiled graph of that id was called with these tensors, from the user's line."""
         if self.enabled:
             self.lines.write(
                 {
                     "kind": "graph", "graph": graph, "symbols": dict(symbols or {}),
                     "inputs": [self.tensor(t) for t in inputs], "outputs": [self.tensor(t) for t in outputs],
-                    "region": self._region,
+                    "region": self._region, "location": self.locator.find(),
                 }
             )  # fmt: skip
 

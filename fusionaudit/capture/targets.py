@@ -323,7 +323,7 @@ class Applier:
             if torch.compiler.is_compiling() or not applier._is_ours(module, [args, kwargs]):
                 return _PLAIN_CALL(module, *args, **kwargs)
             if module._compiled_call_impl is None:
-                torch.nn.Module.compile(module)
+                _compile_module(module)
             with applier._outermost():
                 return _PLAIN_CALL(module, *args, **kwargs)
 
@@ -333,6 +333,19 @@ class Applier:
             yield
         finally:
             _set_call(_PLAIN_CALL)
+
+
+def _compile_module(module: torch.nn.Module) -> None:
+    """``module.compile()``. Where ``forward`` is torch's own (``nn.Sequential``), Dynamo before 2.14 skips that frame
+    and compiles nothing; called from a function of ours it is traced, as ``torch.compile(module)`` would."""
+    if not type(module).forward.__module__.startswith("torch."):
+        torch.nn.Module.compile(module)
+        return
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return module._call_impl(*args, **kwargs)
+
+    module._compiled_call_impl = torch.compile(forward)  # type: ignore[assignment]
 
 
 _PLAIN_CALL: Any = torch.nn.Module.__call__

@@ -14,7 +14,9 @@ _NODE = re.compile(r"^\s*(?P<name>\w+)(?:: \"(?P<type>[^\"]*)\")? = (?P<target>[
 _GETITEM = re.compile(r"^\s*(?P<name>\w+)(?:: \"(?P<type>[^\"]*)\")? = (?P<source>\w+)\[(?P<position>\d+)\]")
 _WORD = re.compile(r"\b([A-Za-z_]\w*)\b")
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
-_LIBRARY = ("/site-packages/", "/dist-packages/", "/torch/_", "<frozen", "<eval_with_key>", "<string>")
+_OWN = "/fusionaudit/capture/"
+"""What runs around the user's program in a capture; Dynamo names frames of it as it does any other."""
+_LIBRARY = ("/site-packages/", "/dist-packages/", "/torch/_", "<frozen", "<eval_with_key>", "<string>", _OWN)
 
 
 def is_user_file(file: str) -> bool:
@@ -39,7 +41,9 @@ def parse_graph(lines: Iterable[str]) -> tuple[Node, ...]:
     for line in lines:
         if "# File:" in line:
             found = _FILE.match(line)
-            if found:
+            if found and _OWN in found["file"]:
+                location = None
+            elif found:
                 location = Location(file=found["file"], line=int(found["line"]), function=found["function"].strip())
             continue
         if line.lstrip().startswith("#"):

@@ -155,7 +155,7 @@ class Interpreter:
             return Buffer(name, name, shape, strides, dtype_name(node.args[2]))
         if last == "copy_if_misaligned" and node.args:
             return self._expression(node.args[0], None)  # torch 2.13: the same buffer, but for unaligned inputs
-        if last == "assert_size_stride" and len(node.args) >= 3:
+        if last in ("assert_size_stride", "assert_tensor_metadata") and len(node.args) >= 3:
             self._learn(node)
             return None
         if last in _IGNORED or function.startswith(("torch.cuda.", "AsyncCompile")):
@@ -217,11 +217,14 @@ class Interpreter:
         )  # fmt: skip
 
     def _learn(self, node: ast.Call) -> None:
-        """``assert_size_stride(buf5, (4096, 2), (2, 1), 'op')`` says what an input or a result looks like."""
+        """``assert_size_stride(buf5, (4096, 2), (2, 1), 'op')`` says what an input or a result looks like; from torch
+        2.14 on ``assert_tensor_metadata(buf5, (4096, 2), (2, 1), torch.float32, 'op')`` says it of results."""
         value = self.buffer(self._expression(node.args[0], None))
         shape, strides = integers(node.args[1], self.names), integers(node.args[2], self.names)
         if value is not None and shape is not None and strides is not None:
             value.shape, value.strides = shape, strides
+            if dotted(node.func).endswith("metadata") and len(node.args) > 3:
+                value.dtype = dtype_name(node.args[3]) or value.dtype
 
     def _size(self, node: ast.Call, which: str) -> WrapperValue:
         value = self.buffer(self._expression(node.func.value, None)) if isinstance(node.func, ast.Attribute) else None

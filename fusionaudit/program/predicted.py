@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from fusionaudit.device import Device
-from fusionaudit.findings import Note
+from fusionaudit.findings import Location, Note
 from fusionaudit.inductor.model import CompiledGraph, InductorLog
 from fusionaudit.inductor.output_code import resolve
 from fusionaudit.program.launches import predicted_launches
@@ -60,8 +60,10 @@ def _bind(tensor: Tensor, graph: CompiledGraph, call: GraphCall, instance: int) 
 
 
 def _graph_kernels(
-    graph: CompiledGraph, call: GraphCall, first_id: int, instance: int, resources: dict[str, Any]
-) -> list[Kernel]:
+    graph: CompiledGraph, call: GraphCall, first_id: int, instance: int, resources: dict[str, Any],
+    caller: Location | None,
+) -> list[Kernel]:  # fmt: skip
+    """``caller``: the line of kernels that have none of their own (all of a module of torch, ``nn.Sequential``)."""
     resolved = resolve(graph, call.symbols) if call.symbols else graph
     figures = resources.get("graphs", {}).get(graph.id, {})
     kernels: list[Kernel] = []
@@ -87,7 +89,7 @@ def _graph_kernels(
                 occupancy=own.get("occupancy"),
                 graph=graph.id,
                 call=made.index,
-                location=made.location,
+                location=made.location or caller,
                 region=call.region,
                 phase="backward" if graph.kind == "backward" else "forward",
             )
@@ -114,6 +116,7 @@ def predicted_pass(
     kernels: list[Kernel] = []
     notes = list(oplog.notes)
     missing: set[str] = set()
+    callers: dict[str, Location | None] = {}
     for instance, record in enumerate(chosen):
         if isinstance(record, Op):
             kernels.extend(_op_kernels(record, len(kernels)))
@@ -122,7 +125,12 @@ def predicted_pass(
             if graph is None:
                 missing.add(record.graph)
                 continue
-            kernels.extend(_graph_kernels(graph, record, len(kernels), instance, resources or {}))
+            # Backward belongs to the line that called forward, as the recorder has it for eager ops.
+            compiled = graph.id.rsplit("/", 1)[0]
+            if graph.kind != "backward":
+                callers[compiled] = record.location
+            caller = callers.get(compiled, record.location)
+            kernels.extend(_graph_kernels(graph, record, len(kernels), instance, resources or {}, caller))
     if not told_apart and chosen:
         notes.append(
             Note(

@@ -64,6 +64,7 @@ def _record(data: dict[str, Any]) -> Record | None:
             inputs=_tensors(data.get("inputs")),
             outputs=_tensors(data.get("outputs")),
             region=data.get("region"),
+            location=_location(data.get("location")),
         )
     if kind == "step":
         return StepMark(index=int(data["index"]))

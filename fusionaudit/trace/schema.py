@@ -131,13 +131,15 @@ class Op:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphCall:
-    """A compiled graph was called (deviceless): ``graph`` is a ``CompiledGraph.id``; symbolic sizes have values."""
+    """A compiled graph was called (deviceless): ``graph`` is a ``CompiledGraph.id``; symbolic sizes have values.
+    ``location`` is the user's line that called it."""
 
     graph: str
     symbols: dict[str, int] = field(default_factory=dict)
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[Tensor, ...] = ()
     region: str | None = None
+    location: Location | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
