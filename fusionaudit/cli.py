@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 import os
 import sys
@@ -14,7 +15,9 @@ import click
 
 from fusionaudit import __version__
 from fusionaudit.cli_guard import PASS_THROUGH, add_guard_commands
+from fusionaudit.cli_options import PATH, capture_options, progress, run_options
 from fusionaudit.errors import DAMAGE, EXIT_ERROR, AuditError, damaged
+from fusionaudit.files import write_whole
 from fusionaudit.report.formats import TEXT_FORMATS, rendered
 
 FORMATS = ("console", *TEXT_FORMATS)
@@ -90,8 +93,9 @@ def _render(
         if output is None:
             render_console(document, Console(), verbose=verbose)
             return
-        with output.open("w") as file:
-            render_console(document, Console(file=file, width=120), verbose=verbose)
+        written = io.StringIO()
+        render_console(document, Console(file=written, width=120), verbose=verbose)
+        write_whole(output, written.getvalue())
         return
     try:
         text = rendered(document, fmt, diff=diff)
@@ -100,7 +104,7 @@ def _render(
     if output is None:
         click.echo(text)
     else:
-        output.write_text(text if text.endswith("\n") else text + "\n")
+        write_whole(output, text if text.endswith("\n") else text + "\n")
         click.echo(f"wrote {output}", err=True)
 
 
@@ -108,71 +112,6 @@ def _config() -> Any:
     from fusionaudit.config import load_config
 
     return load_config(Path.cwd())
-
-
-def _progress(quiet: bool) -> Callable[[str], None] | None:
-    return None if quiet else lambda text: click.echo(f"fusionaudit: {text}", err=True)
-
-
-def capture_options(command: Callable[..., Any], *, engine: str = "auto") -> Callable[..., Any]:
-    """The options of every command that runs a script. ``engine``: what ``--engine`` is where it is not given."""
-    for option in reversed(
-        [
-            click.argument("script", required=False, type=click.Path()),
-            click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
-            click.option("-m", "--module", "is_module", is_flag=True, help="SCRIPT is a module, as in python -m."),
-            click.option("--out", type=click.Path(path_type=Path), help="Folder of the capture and its audit.db."),
-            click.option(
-                "--engine",
-                type=click.Choice(["auto", "nsys", "kineto", "deviceless"]),
-                default=engine,
-                show_default=True,
-                help="How to capture; auto takes the first that this machine can do.",
-            ),
-            click.option(
-                "--target", help="GPU that deviceless lowers for: h100 (default), h200, b200, ..., FILE.json."
-            ),
-            click.option("--passes", help="Comma list of eager, compiled, clean (default: all that the engine has)."),
-            click.option("--steps", type=click.IntRange(1), help="Use this many steady steps at the end."),
-            click.option("--warmup", type=click.IntRange(0), help="Leave out this many steps at the start."),
-            click.option("--nsys", metavar="PATH", help="The nsys program."),
-            click.option("--timeout", type=click.FloatRange(min=1), help="Stop a pass after this many seconds."),
-            click.option("--shapes-only", is_flag=True, help="Deviceless without arithmetic: fake tensors only."),
-            click.option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
-        ]
-    ):
-        command = option(command)
-    return command
-
-
-def run_options(*, machine_output: bool = False, **given: Any) -> Any:
-    """RunOptions from the options above; usage errors are AuditErrors."""
-    from fusionaudit.capture.session import RunOptions
-
-    if not given["script"]:
-        raise AuditError("no script given", remedy="fusionaudit run SCRIPT.py [ARGS]")
-    passes = tuple(p.strip() for p in given["passes"].split(",") if p.strip()) if given["passes"] else ()
-    unknown = sorted(set(passes) - {"eager", "compiled", "clean"})
-    if unknown:
-        raise AuditError(f"unknown pass {unknown[0]!r}", remedy="known: eager, compiled, clean")
-    script, is_module = given["script"], given["is_module"]
-    return RunOptions(
-        script=None if is_module else script,
-        module=script if is_module else None,
-        arguments=tuple(given["arguments"]),
-        out=given["out"],
-        engine=given["engine"],
-        passes=passes,
-        steps=given["steps"],
-        warmup=given["warmup"],
-        nsys=given["nsys"],
-        timeout_s=given["timeout"],
-        target=given["target"],
-        quiet=given["quiet"],
-        shapes_only=given["shapes_only"],
-        machine_output=machine_output,
-        progress=_progress(given["quiet"]),
-    )
 
 
 @main.command(context_settings=PASS_THROUGH)
@@ -209,7 +148,7 @@ def run(
         save(document, capture / "audit.db")
     if write_html:
         page = capture / "report.html"
-        page.write_text(rendered(document, "html"))
+        write_whole(page, rendered(document, "html"))
         if options.progress:
             options.progress(f"report: {page}")
         if open_report:
@@ -219,18 +158,18 @@ def run(
 
 
 @main.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, required=True, type=PATH)
 @click.option(
     "--inductor-log",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Stderr of the run with TORCH_LOGS=output_code,fusion, or its TORCH_TRACE folder.",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for audit.db.")
+@click.option("--out", type=PATH, help="Folder for audit.db.")
 @click.option("--steps", type=click.IntRange(1), help="Use this many steady steps at the end.")
 @click.option("--warmup", type=click.IntRange(0), help="Leave out this many steps at the start.")
 @click.option("--nsys", metavar="PATH", help="The nsys program, to export an .nsys-rep.")
 @click.option("--format", "fmt", type=click.Choice(FORMATS), default="console", show_default=True)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the report to this file.")
+@click.option("-o", "--output", type=PATH, help="Write the report to this file.")
 @click.option("--fail-on", type=SEVERITY, help="Exit 1 where a finding has this severity or more.")
 @click.option("-v", "--verbose", is_flag=True, help="Every kernel and every finding.")
 @guarded
@@ -259,9 +198,9 @@ def analyze(
 
 
 @main.command()
-@click.argument("audit", type=click.Path(path_type=Path))
+@click.argument("audit", type=PATH)
 @click.option("--format", "fmt", type=click.Choice(FORMATS), default="console", show_default=True)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file.")
+@click.option("-o", "--output", type=PATH, help="Write to this file.")
 @click.option("--open", "open_report", is_flag=True, help="Open the written file.")
 @click.option("-v", "--verbose", is_flag=True, help="Every kernel and every finding.")
 @guarded
@@ -281,7 +220,7 @@ def report(audit: Path, fmt: str, output: Path | None, open_report: bool, verbos
 
 
 @main.command()
-@click.argument("audit", type=click.Path(path_type=Path))
+@click.argument("audit", type=PATH)
 @click.option("--format", "fmt", type=click.Choice(FORMATS), default="console", show_default=True)
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 @guarded
@@ -293,7 +232,7 @@ def verify(audit: Path, fmt: str, quiet: bool) -> int:
     from fusionaudit.store import AUDIT_DB, load, save
     from fusionaudit.verify.audit import verify_audit
 
-    document = verify_audit(load(audit), progress=_progress(quiet))
+    document = verify_audit(load(audit), progress=progress(quiet))
     save(document, audit / AUDIT_DB if audit.is_dir() else audit)
     _render(document, fmt, None)
     return 0
@@ -318,7 +257,7 @@ def bench(
     from fusionaudit.verify.bench import bench as measure
     from fusionaudit.verify.bench_table import render_bench
 
-    result = measure(patterns or None, sizes or None, dtypes or None, progress=_progress(quiet))
+    result = measure(patterns or None, sizes or None, dtypes or None, progress=progress(quiet))
     if as_json:
         click.echo(json.dumps(result, indent=1))
     else:

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from fusionaudit.files import write_whole
 from fusionaudit.report.wording import plain
 
 PASS_THROUGH = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -126,7 +127,7 @@ def add_guard_commands(
         if output is None:
             click.echo(text)
         else:
-            output.write_text(text + "\n", encoding="utf-8")
+            write_whole(output, text + "\n")
         return 0
 
     @main.command(context_settings=PASS_THROUGH)

@@ -13,6 +13,7 @@ from fusionaudit.baseline import read_lock, write_lock
 from fusionaudit.capture.manifest import MANIFEST
 from fusionaudit.check import CheckResult, Limits, check
 from fusionaudit.errors import EXIT_OK, AuditError
+from fusionaudit.files import write_whole
 from fusionaudit.groups import Lock, lock_of
 from fusionaudit.pipeline import analyze, audit
 from fusionaudit.report.document import Document
@@ -85,9 +86,7 @@ def load_lock(path: Path) -> Lock:
 def save_lock(document: Document, path: Path) -> str:
     """Write the lock of an audit, whole or not at all; gives a line on what it holds."""
     text = write_lock(document)
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    write_whole(path, text)
     lock = read_lock(text)
     counts = ", ".join(f"{sum(g.section.pass_name == n for g in lock.groups)} {n}" for n in lock.passes)
     return f"wrote {path}: {len(lock.groups)} groups ({counts}), target {lock.key.target}, torch {lock.key.torch}"

@@ -6,6 +6,7 @@ Tables: ``audit`` (one row), ``passes``, ``kernels``, ``ops``, ``edges``, ``find
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 from pathlib import Path
@@ -93,6 +94,8 @@ def save(document: Document, path: Path) -> None:
         db.conn.close()
         temporary.replace(path)
     except (OSError, sqlite3.Error, OverflowError) as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise AuditError(f"{path}: cannot write the audit: {error}", remedy="free space, or choose --out") from None
 
 

@@ -11,15 +11,15 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "fusionaudit"
 LAYERS = [
-    {"errors", "tensors", "figures", "findings", "device", "__init__"},
+    {"errors", "tensors", "figures", "files", "findings", "device", "__init__"},
     {"capture"},
     {"trace", "inductor"},
     {"program"},
     {"config", "rules", "suppressions"},
     {"report", "reference_kernels", "verify", "store"}
-    | {"groups", "baseline", "matching", "diff", "explain", "check", "expectations"},
+    | {"data_sizes", "groups", "baseline", "matching", "diff", "explain", "check", "expectations"},
     {"pipeline", "gate", "sweep"},
-    {"cli", "cli_guard", "pytest_plugin"},
+    {"cli", "cli_guard", "cli_options", "pytest_plugin"},
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -54,6 +55,16 @@ def failed(script: Path | str, **options: Any) -> tuple[AuditError, Manifest]:
 
 def records(name: str = "eager") -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path("out", name, "ops.jsonl").read_text().splitlines()]
+
+
+def full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No text file can be written whole any more."""
+
+    def half(path: Path, text: str, **_: Any) -> None:
+        path.touch()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", half)
 
 
 def names() -> list[str]:
@@ -352,13 +363,35 @@ def test_sources_of_the_lines_are_kept(folder: Path) -> None:
         ({"script": "."}, "is a folder"),
         ({}, "give a script or a module"),
         ({"script": "s.py", "passes": ("fast",)}, "unknown pass"),
+        ({"script": "s.py", "target": "h1000"}, "unknown target 'h1000'"),
+        ({"script": "s.py", "target": "h200", "engine": "kineto"}, "--target is for the deviceless engine"),
+        ({"script": "s.py", "out": Path("full")}, "exists and is not empty"),
+        ({"script": "s.py", "out": Path("s.py")}, "exists and is not empty"),
     ],
 )
-def test_usage_errors_come_before_anything_runs(folder: Path, options: dict[str, Any], message: str) -> None:
+def test_usage_errors_come_before_anything_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str
+) -> None:
+    """Before torch is asked what the machine can do, too: that takes seconds."""
+
+    def probe(*_: Any, **__: Any) -> Choice:
+        raise AssertionError("asked the machine")
+
+    monkeypatch.setattr(session, "choose_engine", probe)
     write(folder / "s.py", "")
+    (folder / "full").mkdir()
+    (folder / "full" / "mine").touch()
     with pytest.raises(AuditError, match=message):
-        run_capture(RunOptions(out=Path("out"), **options))
+        run_capture(RunOptions(**{"out": Path("out"), **options}))
     assert not Path("out").exists()
+
+
+def test_a_full_disk_leaves_no_half_manifest_and_names_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = write(folder / "s.py", "")
+    full(monkeypatch)
+    with pytest.raises(AuditError, match=r"out/manifest.json: cannot be written: No space left on device"):
+        run_capture(RunOptions(script=str(script), out=Path("out")))
+    assert not list(Path("out").glob("*.part"))
 
 
 def test_a_module_that_does_not_exist(folder: Path) -> None:

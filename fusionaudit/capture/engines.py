@@ -49,6 +49,14 @@ def choose_engine(wanted: str, *, nsys_option: str | None, python: str) -> Choic
     return Choice(engine="kineto", nsys=None, facts=facts, why=f"{name}; nsys not found")
 
 
+def check_target(engine: str, target: str | None) -> None:
+    """AuditError where the target is not known, or the engine that is asked for takes none: nothing has run yet."""
+    if target is not None:
+        find_target(target)
+        if engine in ("nsys", "kineto"):
+            raise AuditError("--target is for the deviceless engine", remedy="add --engine deviceless")
+
+
 def device_for(choice: Choice, target: str | None) -> dict[str, Any] | None:
     """The GPU that the audit is about, for the manifest: the target of a deviceless run, else the machine's own."""
     if choice.engine == "deviceless":

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fusionaudit.errors import AuditError
+from fusionaudit.files import write_whole
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -49,9 +50,7 @@ class Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write ``manifest.json`` into the folder, whole or not at all."""
-    temporary = folder / (MANIFEST + ".part")
-    temporary.write_text(json.dumps(asdict(manifest), indent=1) + "\n")
-    temporary.replace(folder / MANIFEST)
+    write_whole(folder / MANIFEST, json.dumps(asdict(manifest), indent=1) + "\n")
 
 
 def read_manifest(folder: Path) -> Manifest:

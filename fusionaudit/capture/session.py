@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import fusionaudit
 from fusionaudit.capture.child import BOOTSTRAP
-from fusionaudit.capture.engines import choose_engine, device_for
+from fusionaudit.capture.engines import check_target, choose_engine, device_for
 from fusionaudit.capture.environment import Facts
 from fusionaudit.capture.manifest import CapturedPass, Manifest, write_manifest
 from fusionaudit.capture.nsys import Nsys, cupti_environment, export_report, message, profile_command
@@ -105,6 +105,8 @@ def run_capture(options: RunOptions) -> Path:
     """
     _check_program(options)
     names = _pass_names(options)
+    check_folder(options)
+    check_target(options.engine, options.target)
     choice = choose_engine(options.engine, nsys_option=options.nsys, python=options.python)
     device = device_for(choice, options.target)
     if choice.engine == "deviceless":
@@ -124,7 +126,10 @@ def run_capture(options: RunOptions) -> Path:
                 break
         session.write()
     except OSError as error:
-        raise AuditError(f"{folder}: {error.strerror or error}", remedy="what was captured is kept there") from None
+        where = error.filename or folder
+        raise AuditError(
+            f"{where}: {error.strerror or error}", remedy=f"what was captured is kept in {folder}"
+        ) from None
     finally:
         shutil.rmtree(folder / "cache", ignore_errors=True)
         shutil.rmtree(folder / "cupti", ignore_errors=True)
@@ -159,12 +164,19 @@ def _pass_names(options: RunOptions) -> tuple[str, ...]:
     return tuple(name for name in PASSES if name in wanted)
 
 
-def make_folder(options: RunOptions) -> Path:
-    """The new capture folder: ``--out``, or ``fusionaudit-<script>-<time>`` here; never one that has files."""
+def check_folder(options: RunOptions) -> None:
+    """AuditError where ``--out`` has files in it already."""
     if options.out is not None:
         folder = Path(options.out).absolute()
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise AuditError(f"{folder}: exists and is not empty", remedy="give --out a new folder")
+
+
+def make_folder(options: RunOptions) -> Path:
+    """The new capture folder: ``--out``, or ``fusionaudit-<script>-<time>`` here; never one that has files."""
+    check_folder(options)
+    if options.out is not None:
+        folder = Path(options.out).absolute()
     else:
         name = Path(options.script).stem if options.script else (options.module or "module")
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
