@@ -52,7 +52,7 @@ _CONFLICT = re.compile(r"^(<<<<<<<|=======|>>>>>>>|\|\|\|\|\|\|\|)( |$)", re.M)
 _SECTION = re.compile(r"^\[(\S+) (\S+)( graph(?: #(\S+))?)?(?: in (.+))?\]$")
 _REF = re.compile(r'(\S+?):(\S+) ("(?:[^"\\]|\\.)*")(?: & |$)')
 _RUN = re.compile(r"(.+?)(?: x([0-9]+))?")
-_TENSOR = re.compile(r"\S+\[[0-9,]*\](?:\([0-9,-]*\))?|[0-9]+ tensors of [0-9]+ elements #[0-9a-f]{8}")
+_TENSOR = re.compile(r"\S+\[[0-9?,]*\](?:\([0-9,-]*\))?|[0-9]+ tensors of [0-9]+ elements #[0-9a-f]{8}")
 _TARGET = re.compile(r"(\S+)(?: ([0-9]{1,9}) SMs)?")
 _MOST_DIGITS = 18
 

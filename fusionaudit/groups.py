@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fusionaudit.data_sizes import Sizes, data_sizes
 from fusionaudit.report.document import Document
 from fusionaudit.tensors import Tensor
 
@@ -81,8 +82,8 @@ class Group:
 
     ``what`` is ``kernel``, or ``break`` (graph break), ``sync`` (the host waits), ``skip`` (CUDA graph not used), which
     launch nothing. ``ops`` are aten names in order; ``reads`` and ``writes`` are ``bf16[8,1024]``. ``bytes`` is the
-    sum over the launches, ``None`` if one is unknown. ``note`` is free text (a break's reason). ``nodes`` are the fx
-    nodes (only from a document): they lead to Inductor's reasons and are not compared.
+    sum over the launches, ``None`` if one is unknown or up to the data. ``note`` is free text (a break's reason).
+    ``nodes`` are the fx nodes (only from a document): they lead to Inductor's reasons and are not compared.
     """
 
     section: Section
@@ -129,10 +130,15 @@ class Lock:
         return tuple(dict.fromkeys(g.section.pass_name for g in self.groups))
 
 
-def short(tensor: Tensor) -> str:
-    """``bf16[8,1024]``; strides that are not row-major follow as ``bf16[8,1024](1,8)``."""
-    text = f"{DTYPE_SHORT.get(tensor.dtype, tensor.dtype)}[{','.join(map(str, tensor.shape))}]"
-    return text if tensor.is_contiguous else f"{text}({','.join(map(str, tensor.strides))})"
+def short(tensor: Tensor, data_size: int | None = None) -> str:
+    """``bf16[8,1024]``; strides that are not row-major follow as ``bf16[8,1024](1,8)``. ``data_size``: the size that
+    the data decided, written ``?``."""
+    sizes = [str(n) for n in tensor.shape]
+    if data_size in tensor.shape:
+        sizes[tensor.shape.index(data_size)] = "?"
+    text = f"{DTYPE_SHORT.get(tensor.dtype, tensor.dtype)}[{','.join(sizes)}]"
+    plain = tensor.is_contiguous or "?" in sizes
+    return text if plain else f"{text}({','.join(map(str, tensor.strides))})"
 
 
 def bare(code: str) -> str:
@@ -199,9 +205,9 @@ def _ops(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(o for o in ops if o not in ALIASING) or ops
 
 
-def _tensors(data: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+def _tensors(data: Sequence[dict[str, Any]], sizes: Sizes | None = None) -> tuple[str, ...]:
     """Tensors as text, in the order of the arguments; more than fit on a line (an optimizer's) as one text."""
-    texts = tuple(short(Tensor.from_json(t)) for t in data)
+    texts = tuple(short(Tensor.from_json(t), (sizes or {}).get(t["storage"])) for t in data)
     if len(texts) <= MOST_TENSORS:
         return texts
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()[:8]
@@ -237,19 +243,21 @@ def _graph_sections(p: dict[str, Any], refs: _Refs) -> dict[str, Section]:
 def _kernel_groups(p: dict[str, Any], refs: _Refs) -> list[Group]:
     sections = _graph_sections(p, refs)
     calls = {(g["id"], c["index"]): c for g in p["graphs"] for c in g["calls"]}
+    sizes = data_sizes(p["kernels"])
     groups = []
     for kernel in p["kernels"]:
         graph = kernel.get("graph")
         call = calls.get((graph, kernel.get("call")), {})
         own = Section(pass_name=p["name"], kind=kernel.get("phase") or "forward")
+        tensors = [*kernel["reads"], *kernel["writes"]]
         groups.append(
             Group(
                 section=sections.get(graph, own) if graph else own,
                 ops=_ops(kernel["ops"]) or (kernel["category"],),
-                reads=_tensors(kernel["reads"]),
-                writes=_tensors(kernel["writes"]),
+                reads=_tensors(kernel["reads"], sizes),
+                writes=_tensors(kernel["writes"], sizes),
                 refs=refs.all([kernel.get("location"), *call.get("locations", [])]),
-                bytes=kernel["global_bytes"],
+                bytes=None if any(t["storage"] in sizes for t in tensors) else kernel["global_bytes"],
                 nodes=tuple(kernel.get("nodes") or ()),
                 graph_ids=(graph,) if graph else (),
             )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from guard_documents import at, compiled, document, eager, graph, kernel
+from guard_documents import at, compiled, document, eager, graph, kernel, tensor
 
 from fusionaudit.baseline import Group, Lock, format_lock, groups_of, lock_of, read_lock, write_lock
 from fusionaudit.errors import AuditError
@@ -49,6 +51,7 @@ def test_equal_kernels_of_a_section_are_counted() -> None:
         document(breaks=[{"location": at(12), "reason": "print | builtin"}]),
         document(syncs=[{"name": "aten._local_scalar_dense.default", "location": None}]),
         document([kernel(["aten.mul"], [], [], {"file": "/a b/c:d.py", "line": 1, "function": "<lambda>"})]),
+        document([kernel(["aten.mul"], [], [], {"file": "/a/b%20\n\u2028\x85é.py", "line": 1, "function": "f"})]),
         document(compiled_kernels=[{**kernel([], ["x"], ["y"], 10), "location": None, "global_bytes": None}]),
         document(graphs=[graph(symbols={"s0": 8})]),
         document([kernel(["aten._fused_adamw_"], [f"p{i}" for i in range(50)], ["q"], 10)]),
@@ -57,7 +60,7 @@ def test_equal_kernels_of_a_section_are_counted() -> None:
             graphs=[graph(), graph("1/0/forward")],
         ),
     ],
-    ids=["plain", "quotes", "break", "sync", "odd file", "unknown", "dynamic", "optimizer", "twins"],
+    ids=["plain", "quotes", "break", "sync", "odd file", "odder file", "unknown", "dynamic", "optimizer", "twins"],
 )  # fmt: skip
 def test_a_lock_comes_back_the_same(doc: dict[str, object]) -> None:
     lock = lock_of(doc)
@@ -91,6 +94,23 @@ WHOLE = write_lock(document())
         ("\n".join(WHOLE.splitlines()[:-4] + WHOLE.splitlines()[-3:]), "should hold 6"),
         (WHOLE.replace("1 launch", "one launch"), ":10: cannot read"),
         (WHOLE.replace("torch 2.13.0\n", ""), "no torch line"),
+        (WHOLE.replace("[1024,1024] x3", "[1024,1024] x9999999999"), ":17: .*1 to 40 tensors"),
+        (WHOLE.replace("[1024,1024] x3", "[1024,1024] x0"), "1 to 40 tensors"),
+        (WHOLE.replace("[1024,1024] x3", "[1024,1024] x²"), "not a tensor"),
+        (WHOLE.replace("[1024,1024] x4", "[1024,1024] x" + "9" * 5000), "not a count"),
+        (WHOLE.replace("format 1", "format ²"), "no format line"),
+        (WHOLE.replace("format 1", "format 0"), "no format line"),
+        (WHOLE.replace("format 1", "format " + "9" * 5000), "newer"),
+        (WHOLE.replace("132 SMs", "²² SMs"), "target line"),
+        (WHOLE.replace("1 launch", "-1 launches", 1), "not a count: '-1'"),
+        (WHOLE.replace("1 launch", "1_0 launches", 1), "not a count"),
+        (WHOLE.replace("16777216 bytes", "-5 bytes"), "not a count"),
+        (WHOLE.replace("end 6", "end ٦"), "not a count"),
+        (WHOLE.replace(" graph in", " graph #² in"), "not a count"),
+        (WHOLE.replace("\naten.mm |", "\ndynamic -1\naten.mm |"), "not a count"),
+        (WHOLE.replace("torch 2.13.0", "torch 2.13.0\ntorch 2.14.1"), "two torch lines"),
+        (WHOLE.replace("\n[compiled", "\nend 4 groups\n[compiled"), "after the end line"),
+        (WHOLE + WHOLE, "after the end line"),
     ],
 )
 def test_a_broken_lock_is_refused_with_exit_code_2(text: str, says: str) -> None:
@@ -103,6 +123,39 @@ def test_a_broken_lock_is_refused_with_exit_code_2(text: str, says: str) -> None
 def test_no_prefix_of_a_lock_passes_for_a_whole_one(cut: int) -> None:
     with pytest.raises(AuditError):
         read_lock(WHOLE[:cut])
+
+
+def test_line_ends_of_another_system_are_read() -> None:
+    assert read_lock(WHOLE.replace("\n", "\r\n")).groups == read_lock(WHOLE).groups
+
+
+def test_sizes_that_the_data_decides_are_no_part_of_a_lock() -> None:
+    def rows(count: int) -> dict[str, Any]:
+        many, one = (count,), (count, 1)
+        chain = [
+            {
+                **kernel(["aten.nonzero.default"], [], ["i"], 10),
+                "reads": [tensor("x")],
+                "writes": [tensor("i", shape=one)],
+            },
+            kernel(["aten.index.Tensor"], ["x"], [], 11),
+            kernel(["aten.mul.Tensor"], ["y"], ["z"], 12, shape=many),
+        ]
+        chain[1] |= {"reads": [tensor("x"), tensor("i", "int64", many)], "writes": [tensor("y", shape=many)]}
+        after = [
+            kernel(["aten.nonzero"], ["x"], [], 10, graph="0/0/forward", call=0),
+            kernel(["aten.clone.default"], ["out"], ["copy"], 12, shape=many),
+        ]
+        return document(chain, after)
+
+    first, second = lock_of(rows(77)), lock_of(rows(91))
+    assert format_lock(first) == format_lock(second)
+    assert read_lock(format_lock(first)).groups == first.groups
+    assert "aten.mul | f32[?] -> f32[?] | 1 launch | ? bytes" in format_lock(first)
+    assert "aten.clone | f32[?] -> f32[?]" in format_lock(first)
+    masked = kernel(["aten.index.Tensor"], ["x"], ["y"], 10, shape=(5,))
+    masked["reads"].append(tensor("m", "bool", (9,)))
+    assert lock_of(document([masked])).groups[0].writes == ("f32[?]",)
 
 
 def test_an_audit_that_cannot_be_judged_makes_no_lock() -> None:

@@ -53,10 +53,22 @@ def test_wrong_tables_are_errors(table):
         parse_config(table)
 
 
-def test_a_broken_pyproject_is_one_line(tmp_path):
-    (tmp_path / "pyproject.toml").write_text("[tool")
-    with pytest.raises(AuditError, match="cannot be read"):
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"[tool", "cannot be read"),
+        ("[tool.fusionaudit]\n# h\u00e9\n".encode("latin-1"), "cannot be read"),
+        (b"tool = 5\n", "not a table"),
+        (b"[tool]\nfusionaudit = 3\n", "not a table"),
+        (b"[tool.fusionaudit]\nthresholds = 3\n", "not a table"),
+        (b"[tool.fusionaudit]\ncheck = []\n", "not a table"),
+    ],
+)
+def test_a_broken_pyproject_is_one_line(tmp_path, text, says):
+    (tmp_path / "pyproject.toml").write_bytes(text)
+    with pytest.raises(AuditError, match=says) as error:
         load_config(tmp_path)
+    assert error.value.exit_code == 2
 
 
 def test_suppression_comment():

@@ -306,6 +306,41 @@ def get_args():
     assert call.write_bytes == 2 * 8 * 16 * 16 * 4
 
 
+def test_views_of_complex_numbers_are_of_another_dtype() -> None:
+    """As torch 2.13 writes it: the dtype of an extern result is in no line, and its view's is not its own."""
+    code = """
+k = async_compile.triton('k', '''
+@triton_heuristics.pointwise(triton_meta={'signature': {'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32'}})
+@triton.jit
+def k(in_ptr0, out_ptr0, xnumel, XBLOCK : tl.constexpr):
+    xnumel = 128
+    x0 = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[:]
+    tmp0 = tl.load(in_ptr0 + (x0), None)
+    tl.store(out_ptr0 + (x0), tmp0, None)
+''', device_str='cuda')
+def call(args):
+    arg0_1, arg1_1 = args
+    assert_size_stride(arg0_1, (4, 16, 2), (32, 2, 1))
+    buf0 = torch.ops.aten.view_as_complex.default(arg0_1)
+    assert_size_stride(buf0, (4, 16), (16, 1), 'op')
+    buf1 = torch.ops.aten.mul.Tensor(buf0, arg1_1)
+    buf2 = buf1
+    assert_size_stride(buf2, (4, 16), (16, 1), 'op')
+    buf3 = torch.ops.aten.view_as_real.default(buf2)
+    assert_size_stride(buf3, (4, 16, 2), (32, 2, 1), 'op')
+    buf4 = empty_strided_cuda((4, 16, 2), (32, 2, 1), torch.float32)
+    k.run(buf3, buf4, 128, stream=raw_stream0)
+    return (buf4, )
+def get_args():
+    arg0_1 = rand_strided((4, 16, 2), (32, 2, 1), device='cuda:0', dtype=torch.float32)
+    arg1_1 = rand_strided((4, 16), (16, 1), device='cuda:0', dtype=torch.complex64)
+    return [arg0_1, arg1_1]
+"""
+    calls = [c for c in parse_output_code(code).calls if c.kind != "cpu"]
+    dtypes = [([t.dtype for t in c.reads], [t.dtype for t in c.writes]) for c in calls]
+    assert dtypes == [(["complex64", "complex64"], ["complex64"]), (["float32"], ["float32"])]
+
+
 def test_frames_of_the_capture_are_no_lines_of_the_user() -> None:
     from fusionaudit.inductor.graph_text import parse_graph
 

@@ -192,11 +192,11 @@ def _learn_dtypes(calls: Sequence[PendingCall], definitions: Definitions) -> Non
         for param, value in zip(code.params, pending.operands, strict=False):
             for buffer in _buffers([value]):
                 if buffer.dtype is None and param in code.pointers:
-                    known.setdefault(buffer.storage, code.dtypes[param])
+                    known.setdefault(_dtype_key(buffer), code.dtypes[param])
     for pending in calls:
         operands = _buffers(pending.operands)
         for buffer in operands:
-            buffer.dtype = buffer.dtype or known.get(buffer.storage)
+            buffer.dtype = buffer.dtype or known.get(_dtype_key(buffer))
         if pending.kernel is not None:
             continue
         first = next((v.dtype for v in operands if v.dtype), None)
@@ -205,8 +205,12 @@ def _learn_dtypes(calls: Sequence[PendingCall], definitions: Definitions) -> Non
             if out.dtype is None:
                 position = next((i for i, part in parts.items() if part is out), 0)
                 own = extern_ops.result_dtype(pending.target, position, first)
-                out.dtype = own or known.get(out.storage) or first
-            known.setdefault(out.storage, out.dtype)
+                out.dtype = own or known.get(_dtype_key(out)) or first
+            known.setdefault(_dtype_key(out), out.dtype)
+
+
+def _dtype_key(buffer: Buffer) -> str:
+    return f"{buffer.storage} retyped" if buffer.retyped else buffer.storage
 
 
 def _results(pending: PendingCall) -> list[Buffer]:

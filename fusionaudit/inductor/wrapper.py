@@ -11,6 +11,9 @@ from fusionaudit.inductor.fragments import tensor_type
 from fusionaudit.inductor.wrapper_definitions import Definitions, dtype_name
 from fusionaudit.inductor.wrapper_values import Buffer, PendingCall, Result, WrapperValue
 
+_COMPLEX = {"float16": "complex32", "float32": "complex64", "float64": "complex128"}
+_VIEWED = {"view_as_complex": _COMPLEX, "view_as_real": {c: real for real, c in _COMPLEX.items()}}
+"""Views whose elements are of another dtype than their storage's."""
 _IGNORED = {
     "assert_alignment", "get_raw_stream", "set_device", "synchronize", "clear", "start_graph", "end_graph", "print",
     "record_stream", "wait_stream", "wait", "check_memory_step", "debug_barrier", "append", "RuntimeError", "device",
@@ -264,6 +267,9 @@ class Interpreter:
                 if base is None
                 else Buffer(target or base.name, base.storage, dtype=base.dtype, device=base.device)
             )
+            kind = next((k for k in _VIEWED if f".{k}." in function), None)
+            if view is not None and base is not None and kind is not None:
+                view.dtype, view.retyped = _VIEWED[kind].get(base.dtype or ""), True
             pending = PendingCall(target=function, line=node.lineno, operands=operands, on_host=True)
             if view is not None:
                 pending.outputs.append(view)

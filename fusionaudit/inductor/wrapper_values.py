@@ -10,7 +10,10 @@ from fusionaudit.tensors import Tensor
 
 @dataclass(eq=False)
 class Buffer:
-    """A tensor of the call function; what is not known yet is ``None`` and may be learnt from later statements."""
+    """A tensor of the call function; what is not known yet is ``None`` and may be learnt from later statements.
+
+    ``retyped``: a view with another dtype than its storage's.
+    """
 
     name: str
     storage: str
@@ -19,6 +22,7 @@ class Buffer:
     dtype: str | None = None
     offset: int = 0
     device: str = "cuda"
+    retyped: bool = False
 
     def tensor(self, elements: int | None = None) -> Tensor | None:
         """The Tensor; with an unknown shape one of that many elements; ``None`` if nothing is known."""
