@@ -57,3 +57,52 @@ def test_unknown_targets_name_the_nearest() -> None:
 
 def test_notes_are_one_line() -> None:
     assert "\n" not in AUTOTUNE
+
+
+def test_norms_of_scattered_rows_copy_them_first() -> None:
+    rows = Tensor(shape=(4, 8), strides=(16, 1), dtype="float32", storage="a")
+    out = (tensor(4, 8, storage="b"), tensor(4, 1, storage="c"))
+    assert kinds("aten._fused_rms_norm.default", tensor(4, 8), outputs=out) == ["norm"]
+    assert kinds("aten._fused_rms_norm.default", rows, outputs=out) == ["copy", "norm"]
+    wanted = (tensor(4, 8, storage="d"), tensor(8, storage="e"))
+    made = kinds("aten._fused_rms_norm_backward.default", tensor(4, 8), rows, outputs=wanted)
+    assert made == ["copy", "norm", "reduction"]
+
+
+def test_a_stack_of_four_dimensions_is_one_launch() -> None:
+    parts = tuple(tensor(2, 3, 4, 5, storage=s) for s in "abc")
+    assert kinds("aten.stack.default", *parts, outputs=(tensor(3, 2, 3, 4, 5, storage="d"),)) == ["copy"]
+
+
+def test_the_norms_of_2000_tensors_as_an_h200_launched_them() -> None:
+    parts = tuple(tensor(64, storage=str(i)) for i in range(2000))
+    listed = [[{"tensor": i} for i in range(2000)], 2]
+    made = kinds("aten._foreach_norm.Scalar", *parts, outputs=parts, arguments=listed)
+    assert made == ["pointwise", *["foreach"] * 24]
+
+
+def test_sums_cast_first_and_powers_of_one_copy() -> None:
+    total = (tensor(storage="b", dtype="int64"),)
+    assert kinds("aten.sum.default", tensor(8, dtype="bool"), outputs=total) == ["copy", "reduction"]
+    assert kinds("aten.sum.default", tensor(8, dtype="bfloat16"), outputs=(tensor(storage="b"),)) == ["reduction"]
+    out = (tensor(8, storage="b"),)
+    assert kinds("aten.pow.Tensor_Scalar", tensor(8), outputs=out, arguments=[{"tensor": 0}, 1.0]) == ["memcpy"]
+    assert kinds("aten.pow.Tensor_Scalar", tensor(8), outputs=out, arguments=[{"tensor": 0}, 2]) == ["pointwise"]
+
+
+def test_sorted_writes_as_an_h200_launched_them() -> None:
+    indices = tensor(1 << 20, storage="i", dtype="int64")
+    made = kinds("aten.embedding_dense_backward.default", tensor(1 << 20, 8), indices, outputs=(tensor(64, 8),))
+    assert len(made) == 21
+    assert made.count("sort") == 10
+    four = tensor(4, storage="i", dtype="int64")
+    added = kinds("aten.index_put_.default", tensor(64, 8), four, tensor(4, 8), mutated=(0,), arguments=[True])
+    assert len(added) == 12
+    assert added.count("sort") == 1
+
+
+def test_a_mask_is_made_indices() -> None:
+    mask = tensor(1 << 20, storage="m", dtype="bool")
+    assert kinds("aten.nonzero.default", mask, outputs=(tensor(9, 1),)).count("memcpy") == 1
+    made = kinds("aten.index.Tensor", tensor(1 << 20), mask, outputs=(tensor(9),))
+    assert len([k for k in made if k != "memcpy"]) == 5

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from fusionaudit.capture.gpu_tensors import GpuTensors
+from fusionaudit.capture.library_kernels import softmax_equivalents
 from fusionaudit.capture.no_arithmetic import run_without_kernel
 from fusionaudit.capture.patches import Patches, moved
 from fusionaudit.device import Device
@@ -143,9 +144,9 @@ def choose_attention(patches: Patches, device: Device, tensors: GpuTensors) -> N
 
 @functools.cache
 def cpu_equivalents() -> dict[Any, Any]:
-    """GPU-only attention ops and what computes the same on the CPU (dropout is left out)."""
+    """GPU-only ops and what computes the same on the CPU (attention's dropout is left out)."""
     aten = torch.ops.aten
-    pairs: dict[Any, Any] = {}
+    pairs: dict[Any, Any] = softmax_equivalents()
     for name, biased in (("cudnn", True), ("flash", False), ("efficient", True)):
         forward = getattr(aten, f"_scaled_dot_product_{name}_attention").default
         backward = getattr(aten, f"_scaled_dot_product_{name}_attention_backward").default

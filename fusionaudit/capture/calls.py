@@ -20,11 +20,16 @@ _DEVICE_SYNCS = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Schema:
-    """What the recorder needs to know about one overload. ``written`` are positions and names of written arguments."""
+    """What the recorder needs to know about one overload.
+
+    ``written`` are positions and names of written arguments; ``kernels`` are the devices for which a composite op has a
+    kernel of its own.
+    """
 
     name: str
     skip: bool
     composite: bool
+    kernels: frozenset[str]
     written: frozenset[int | str]
     waits: bool
 
@@ -35,18 +40,20 @@ def read_schema(func: Any) -> Schema:
     if schema is None:
         return Schema(
             name=f"higher_order.{func.name() if callable(getattr(func, 'name', None)) else func}",
-            skip=False, composite=False, written=frozenset(), waits=False,
+            skip=False, composite=False, kernels=frozenset(), written=frozenset(), waits=False,
         )  # fmt: skip
     written: set[int | str] = set()
     for i, argument in enumerate(schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             written.update((i, argument.name))
     name = str(func)
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(schema_name(func), "CompositeImplicitAutograd")
+    full, has_kernel = schema_name(func), torch._C._dispatch_has_kernel_for_dispatch_key
+    composite = has_kernel(full, "CompositeImplicitAutograd")
     return Schema(
         name=name,
         skip=func.namespace in ("profiler", "prim", "prims", "debugprims", "inductor"),
         composite=bool(composite),
+        kernels=frozenset(key.lower() for key in ("CPU", "CUDA") if composite and has_kernel(full, key)),
         written=frozenset(written),
         waits=name in _DEVICE_SYNCS,
     )

@@ -69,6 +69,7 @@ class Lowering:
         self._stop_before_loading(patches)
         self.unmeasured.install(patches)
         self._configure(patches)
+        _unseen_by_dynamo()
 
     def _describe_as_cuda(self, patches: Patches) -> None:
         """Dynamo sees a CUDA tensor in each CPU tensor that stands for one; guards still check the real tensor."""
@@ -229,6 +230,15 @@ class Lowering:
         call._boxed_call = True  # type: ignore[attr-defined]
         runner = types.SimpleNamespace(partitions=[], recursively_apply_fns=lambda functions: None, call=call)
         return types.SimpleNamespace(call=call, runner=runner, __file__=path)
+
+
+@functools.cache
+def _unseen_by_dynamo() -> None:
+    """After a graph break Dynamo looks at every Python frame that runs: it must not trace this package's kernels."""
+    from torch._dynamo import trace_rules
+
+    for name in ("attention", "cuda_composites", "eager_autocast", "library_kernels"):
+        trace_rules.add(f"fusionaudit.capture.{name}")
 
 
 @functools.cache

@@ -16,6 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusionaudit.capture.calls import Encoded, Schema, read_schema, tensors_of
+from fusionaudit.capture.gpu_tensors import real_device
 from fusionaudit.capture.lines import LineWriter
 from fusionaudit.capture.locations import Locator
 from fusionaudit.capture.ranges import NoRanges, Ranges
@@ -140,7 +141,7 @@ class Recorder:
             schema = self._schemas[func] = read_schema(func)
         if not self.enabled or schema.skip:
             return func(*args, **kwargs)
-        if schema.composite:
+        if schema.composite and not _has_kernel(schema, args):
             # Only inference mode brings composite ops here; what they are made of is what runs.
             with mode:
                 result = func.decompose(*args, **kwargs)
@@ -347,6 +348,11 @@ class Recorder:
             self._local.regions = []
         regions: list[str | None] = self._local.regions
         return regions
+
+
+def _has_kernel(schema: Schema, args: tuple[Any, ...]) -> bool:
+    """True where a composite op is not taken apart: it has a kernel for the device of its first tensor."""
+    return any(real_device(t).type in schema.kernels for t in tensors_of(args)[:1]) if schema.kernels else False
 
 
 def _size(value: Any) -> int:

@@ -77,6 +77,9 @@ class RedirectMode(TorchDispatchMode):
                 # No CPU kernel (a CUDA-only op, a custom extension): its result has the right shape and no values.
                 result = run_without_kernel(func, args, kwargs)
         self._place(inputs, result, wanted)
+        if func is torch.ops.aten._pack_padded_sequence.default:
+            # How many sequences each time step has: the host's, wherever the sequences are.
+            self._tensors.place(result[1], on_gpu=False)
         return result
 
     def _for_gpu(self, inputs: list[torch.Tensor], wanted: bool | None) -> bool:

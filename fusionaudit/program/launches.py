@@ -13,7 +13,7 @@ they move beyond the op's floor is not known.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from fusionaudit.program.costs import category, op_bytes, op_root, reads, writes
@@ -42,6 +42,8 @@ MAX_BLOCKS = 320
 """depth_to_max_blocks there."""
 MAX_TENSORS = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
 """depth_to_max_tensors there, by the number of tensor lists of the kernel."""
+NORM_TENSORS = 400
+"""MAX_TENSORS_PER_KERNEL of ATen's ForeachReduceOp.cu: tensors whose chunks one launch adds up."""
 CAT_BATCH = 128
 """CAT_ARRAY_BATCH_SIZE of ATen's Shape.cu: inputs that one launch of cat copies."""
 
@@ -87,8 +89,10 @@ def _foreach(op: Op) -> Kinds:
     root = op_root(op)
     launches = multi_tensor_launches(numels, depth)
     if root == "_foreach_norm":
-        # One pass over the chunks (its results are not a list), one kernel that adds up each tensor's chunks.
-        launches = multi_tensor_launches(numels, 1) + 1
+        # Partial sums are zeroed; one pass over the chunks (its results are no list); each tensor's chunks are added.
+        passes = multi_tensor_launches(numels, 1) + ceil(len(numels) / NORM_TENSORS)
+        norms: list[Category] = ["foreach"] * passes
+        return ["pointwise", *norms]
     if root == "_foreach_copy" and any(t.device == "cpu" for t in op.inputs):
         return ["memcpy"] * len(numels)
     return ["foreach"] * max(launches, 1)
@@ -122,7 +126,8 @@ def _copy(op: Op) -> Kinds:
 
 def _batched_cat(op: Op) -> Kinds:
     inputs = [t for t in op.inputs if t.numel]
-    if any(t.dtype != op.outputs[0].dtype for t in inputs) or len(op.outputs[0].shape) > 4:
+    # A stack is a cat of its inputs as they are.
+    if any(t.dtype != op.outputs[0].dtype or len(t.shape) > 4 for t in inputs):
         return ["copy"] * max(len(inputs), 1)
     return ["copy"] * max(ceil(len(inputs) / CAT_BATCH), 1)
 
@@ -160,22 +165,70 @@ def _convolution_backward(op: Op) -> Kinds:
     return ["convolution" if len(t.shape) > 1 else "reduction" for t in sorted(wanted, key=lambda t: -len(t.shape))]
 
 
-def _layer_norm_backward(op: Op) -> Kinds:
+def _row_norm(op: Op) -> Kinds:
+    """One kernel over contiguous rows (expect_contiguous)."""
+    return [*_made_contiguous(op, 1), "norm"]
+
+
+def _row_norm_backward(op: Op) -> Kinds:
+    """Gradients of the input, then those of weight and bias; gradient and input are made contiguous."""
     wanted = len([t for t in op.outputs if t.numel])
-    return ["norm"] if wanted <= 1 else ["norm", "reduction"]
+    return _made_contiguous(op, 2) + (["norm"] if wanted <= 1 else ["norm", "reduction"])
+
+
+def _made_contiguous(op: Op, operands: int) -> list[Category]:
+    return ["copy" for t in op.inputs[:operands] if not t.is_contiguous]
+
+
+SINGLE_TILE = 2304
+"""Keys of 8 bytes that cub sorts in one block (radix sort's single-tile policy: 256 threads, 9 items each)."""
+
+
+def _sorted(keys: int, bits: int) -> list[Category]:
+    """cub's radix sort: one block, or a histogram, its prefix sum and a pass for each 8 bits."""
+    return ["sort"] if keys <= SINGLE_TILE else ["sort"] * (2 + ceil(bits / 8))
 
 
 def _embedding_backward(op: Op) -> Kinds:
-    """Up to 3072 indices one kernel over a zeroed table (embedding_dense_backward_cuda); more are sorted first."""
+    """Up to 3072 indices one kernel over a zeroed table (embedding_dense_backward_cuda).
+
+    More are numbered and sorted by all 64 bits; then come their runs, two prefix sums over these, and the sums by run
+    (counted on an H200, torch 2.11).
+    """
     indices = op.inputs[1].numel if len(op.inputs) > 1 else 0
-    return ["pointwise", "index"] if indices <= 3072 else ["pointwise", "sort", "sort", "index"]
+    gradient: list[Category] = [] if op.inputs[0].is_contiguous else ["copy"]
+    if indices <= 3072:
+        return [*gradient, "pointwise", "index"]
+    runs: list[Category] = ["pointwise", "scan", "index", "index", "scan", "scan", "index", "index", "index", "index"]
+    return [*gradient, "pointwise", *_sorted(indices, 64), *runs]
 
 
 def _index_put(op: Op) -> Kinds:
-    """Accumulating writes sort their indices first."""
-    accumulates = any(a is True for a in op.arguments)
-    kinds: list[Category] = ["sort", "sort", "index"] if accumulates else ["index"]
+    """Accumulating writes check and wrap each index tensor, make them one, sort it, then add (index_put_with_sort)."""
+    kinds: list[Category] = ["index"]
+    if any(a is True for a in op.arguments):
+        indices = [t for t in op.inputs[1:] if t.dtype in ("int64", "int32")]
+        keys = max((t.numel for t in indices), default=0)
+        bits = max(op.inputs[0].numel - 1, 1).bit_length()
+        number = max(len(indices), 1)
+        # Least and greatest index, each compared and asserted; a remainder and a stride; their sum; rows, numbers.
+        checks: list[Category] = ["reduction", "pointwise", "pointwise"]
+        arithmetic: list[Category] = ["pointwise"]
+        kinds = [*checks * 2 * number, *arithmetic * (3 * number + 1), *_sorted(keys, bits), *kinds]
     return kinds if op.mutated else ["memcpy", *kinds]
+
+
+def _nonzero(op: Op) -> Kinds:
+    """Counted (cub: many blocks, then one), read by the host, selected; more dimensions than one are unpacked."""
+    mask = op.inputs[0]
+    counted: list[Category] = ["reduction", "reduction", "memcpy", "scan", "index"]
+    return counted if len(mask.shape) <= 1 else [*counted, "index"]
+
+
+def _index(op: Op) -> Kinds:
+    """A gather; a boolean mask is first made indices."""
+    masks = [t for t in op.inputs[1:] if t.dtype in ("bool", "uint8")]
+    return [k for t in masks for k in _nonzero(replace(op, inputs=(t,)))] + ["index"]
 
 
 def _scan(op: Op) -> Kinds:
@@ -183,8 +236,25 @@ def _scan(op: Op) -> Kinds:
     return ["scan", "scan"] if op.inputs and len(op.inputs[0].shape) <= 1 else ["scan"]
 
 
-def _where(op: Op) -> Kinds:
-    return ["pointwise"]
+def _cell_backward(op: Op) -> Kinds:
+    """Gradients of the gates and of the state; each bias gradient is a sum over rows."""
+    biases: list[Category] = ["reduction"] * sum(len(t.shape) == 1 and t.numel > 0 for t in op.outputs)
+    return ["pointwise", *biases]
+
+
+def _pow(op: Op) -> Kinds:
+    """To the power of one (a square's backward) is a copy, to the power of zero a fill."""
+    exponent = op.arguments[1] if len(op.arguments) > 1 else None
+    return ["memcpy"] if exponent == 1 and not isinstance(exponent, bool) and not op.mutated else ["pointwise"]
+
+
+def _sum(op: Op) -> Kinds:
+    """A kernel reduces into its input's dtype, or 16 bits into 32; anything else is cast first (make_reduction)."""
+    if not op.inputs or not op.outputs:
+        return ["reduction"]
+    given, made = op.inputs[0].dtype, op.outputs[0].dtype
+    direct = given == made or (given in ("float16", "bfloat16") and made == "float32")
+    return ["reduction"] if direct else ["copy", "reduction"]
 
 
 _TABLE: dict[str, Callable[[Op], Kinds]] = {
@@ -198,9 +268,11 @@ _TABLE: dict[str, Callable[[Op], Kinds]] = {
     "select_backward": lambda op: ["pointwise", "copy"], "index_put": _index_put, "_index_put_impl": _index_put,
     "mse_loss": _loss, "l1_loss": _loss, "smooth_l1_loss": _loss, "huber_loss": _loss, "binary_cross_entropy": _loss,
     "nll_loss_backward": lambda op: ["pointwise", "index"], "nll_loss2d_backward": lambda op: ["pointwise", "index"],
+    "sum": _sum, "mean": _sum, "prod": _sum, "pow": _pow,
     "addmm": _addmm, "baddbmm": _addmm,
     "convolution": _convolution, "_convolution": _convolution, "convolution_backward": _convolution_backward,
-    "native_layer_norm_backward": _layer_norm_backward, "_fused_rms_norm_backward": _layer_norm_backward,
+    "native_layer_norm": _row_norm, "_fused_rms_norm": _row_norm,
+    "native_layer_norm_backward": _row_norm_backward, "_fused_rms_norm_backward": _row_norm_backward,
     "native_group_norm": lambda op: ["norm", "norm", "norm"],
     "native_group_norm_backward": lambda op: ["norm"] * 4,
     "native_batch_norm": lambda op: ["norm", "norm"], "_native_batch_norm_legit": lambda op: ["norm", "norm"],
@@ -209,7 +281,8 @@ _TABLE: dict[str, Callable[[Op], Kinds]] = {
     "embedding_dense_backward": _embedding_backward,
     "cumsum": _scan, "cumprod": _scan,
     "sort": lambda op: ["sort", "sort"], "topk": lambda op: ["sort", "sort"], "argsort": lambda op: ["sort", "sort"],
-    "nonzero": lambda op: ["reduction", "memcpy", "index", "index"],
+    "nonzero": _nonzero, "index": _index, "masked_select": _index,
+    "_thnn_fused_lstm_cell_backward_impl": _cell_backward, "_thnn_fused_gru_cell_backward": _cell_backward,
     "eye": lambda op: ["pointwise", "pointwise"],
     "randperm": lambda op: ["random", "sort", "sort"],
     "_scaled_dot_product_flash_attention_backward": lambda op: ["attention"] * 3,

@@ -47,6 +47,7 @@ POINTWISE = _names(
     "tan tanh tanh_backward threshold threshold_backward true_divide trunc tril triu where xlogy __and__ __or__ "
     "__xor__ __lshift__ __rshift__ __iand__ __ior__ __ixor__ __ilshift__ __irshift__ mse_loss_backward "
     "smooth_l1_loss_backward binary_cross_entropy_backward huber_loss_backward soft_margin_loss_backward "
+    "_thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _thnn_fused_gru_cell_backward "
     "native_dropout_backward _masked_scale masked_fill_scalar fake_quantize_per_tensor_affine flip roll"
 )
 """Each output element needs one element of each input (``flip``, ``roll``, ``tril`` move or mask on the way)."""
@@ -106,8 +107,10 @@ SCATTER = _names(
 )
 MATMUL = _names(
     "mm bmm addmm baddbmm addbmm matmul linear addmv mv addr ger outer _scaled_mm _scaled_grouped_mm _grouped_mm "
-    "_int_mm _addmm_activation linear_backward _weight_int4pack_mm _weight_int8pack_mm einsum tensordot"
+    "_int_mm _addmm_activation linear_backward _weight_int4pack_mm _weight_int8pack_mm einsum tensordot "
+    "_cudnn_rnn _cudnn_rnn_backward"
 )
+"""With cuDNN's recurrent layers: matrix products and the cell's arithmetic in kernels that are not public."""
 CONVOLUTION = _names(
     "convolution _convolution convolution_backward cudnn_convolution cudnn_convolution_relu conv1d conv2d conv3d "
     "cudnn_convolution_transpose miopen_convolution convolution_overrideable cudnn_convolution_add_relu "
