@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from fusionaudit.diff import Change, Changes, compare, graph_counts
+from fusionaudit.figures import counted as number
+from fusionaudit.figures import times
 from fusionaudit.groups import Group, Lock, Section
 from fusionaudit.report.wording import format_bytes
 
@@ -25,7 +27,7 @@ def place(section: Section) -> str:
 def _cost(change: Change) -> str:
     before, after = change.launches
     size_before, size_after = change.bytes
-    launches = f"{before} launch{'' if before == 1 else 'es'}" + ("" if before == after else f" -> {after}")
+    launches = number(before, "launch", "launches") + ("" if before == after else f" -> {after}")
     if size_before == size_after:
         return f"{launches}, {megabytes(size_before)}"
     return f"{launches}, {megabytes(size_before)} -> {megabytes(size_after)}"
@@ -44,8 +46,6 @@ def _event(change: Change) -> str:
         "sync": f"makes the host wait for the device ({group.ops[0]})",
         "skip": "has its CUDA graph skipped",
     }[group.what]
-    if change.old and change.new:
-        verb = f"{change.old[0].launches} -> {group.launches} times"
     return f"{verb} {what}" + (f": {group.note}" if group.note else "")
 
 
@@ -70,7 +70,7 @@ def describe(change: Change, reason: str | None = None, *, costs: bool = True) -
     elif change.kind == "merged":
         text = f"{head}: {len(old)} kernels are now one: {new[0].label}"
     elif change.kind == "repeated":
-        text = f"{head}: {new[0].label} runs {new[0].launches} times a step, was {old[0].launches}"
+        text = f"{head}: {new[0].label} runs {times(new[0].launches)} a step, before {times(old[0].launches)}"
     elif change.kind == "inputs":
         text = f"{head}: it is called with other tensors: {_pairs(old[0].section.inputs, new[0].section.inputs)}"
     elif change.kind == "signature":
@@ -124,8 +124,7 @@ def figures(changes: Changes, lock: Lock, new: Lock) -> list[str]:
 
 def counted(changes: Changes) -> str:
     """How many groups are the same and how many regions are not."""
-    regions = len(changes.changes)
-    return f"groups: {changes.same} the same, {regions} region{'' if regions == 1 else 's'} changed"
+    return f"groups: {changes.same} the same, {number(len(changes.changes), 'region')} changed"
 
 
 def diff_lines(old: Lock, new: Lock) -> list[str]:

@@ -13,6 +13,7 @@ from fusionaudit.baseline import read_lock, write_lock
 from fusionaudit.capture.manifest import MANIFEST
 from fusionaudit.check import CheckResult, Limits, check
 from fusionaudit.errors import EXIT_OK, AuditError
+from fusionaudit.figures import counted
 from fusionaudit.files import write_whole
 from fusionaudit.groups import Lock, lock_of
 from fusionaudit.pipeline import analyze, audit
@@ -89,7 +90,8 @@ def save_lock(document: Document, path: Path) -> str:
     write_whole(path, text)
     lock = read_lock(text)
     counts = ", ".join(f"{sum(g.section.pass_name == n for g in lock.groups)} {n}" for n in lock.passes)
-    return f"wrote {path}: {len(lock.groups)} groups ({counts}), target {lock.key.target}, torch {lock.key.torch}"
+    held = f"{counted(len(lock.groups), 'group')} ({counts})"
+    return f"wrote {path}: {held}, target {lock.key.target}, torch {lock.key.torch}"
 
 
 def check_document(document: Document, path: Path, limits: Limits, *, update: bool = False) -> CheckResult:

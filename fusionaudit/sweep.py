@@ -14,6 +14,7 @@ from fusionaudit.capture.variant import DTYPES
 from fusionaudit.diff import Change, compare
 from fusionaudit.errors import EXIT_ERROR, EXIT_OK, AuditError
 from fusionaudit.explain import describe, megabytes
+from fusionaudit.figures import counted
 from fusionaudit.findings import Finding, Location
 from fusionaudit.groups import Lock, lock_of, merge
 from fusionaudit.report.document import Document
@@ -168,20 +169,21 @@ def sweep(run: Callable[[Variant], Document], variants: Iterable[Variant]) -> Sw
             lines.append(f"{variant.label}: cannot judge: {blocked}")
             continue
         launches, size = _row(document)
+        many = "no compiled pass" if launches is None else counted(launches, "launch", "launches")
+        figures = f"{variant.label}: {many}, {megabytes(size)}"
         if variant is chosen[0]:
-            lines.append(
-                f"{variant.label}: {launches} launches, {megabytes(size)} (the first: others are compared with it)"
-            )
+            lines.append(f"{figures} (the first: others are compared with it)")
             judged += 1
             continue
         if any(n["blocks"] for n in documents[0]["notes"]):
-            lines.append(f"{variant.label}: {launches} launches, {megabytes(size)}; nothing to compare with")
+            lines.append(f"{figures}; nothing to compare with")
             continue
         own = compare_variants(documents[0], document, chosen[0], variant)
         judged += 1
         findings += own
-        told = f"{len(own)} regions differ" if own else "the same groups"
-        lines.append(f"{variant.label}: {launches} launches, {megabytes(size)}; {told}")
+        differ = "region differs" if len(own) == 1 else "regions differ"
+        told = f"{len(own)} {differ}" if own else "the same groups"
+        lines.append(f"{figures}; {told}")
         lines += [f"    {f.message.partition(': ')[2]}" for f in own]
     code = EXIT_OK if judged >= 2 else EXIT_ERROR
     return SweepResult(

@@ -1,4 +1,4 @@
-"""GitHub workflow commands: each finding an annotation on its line in the pull request."""
+"""GitHub workflow commands: each finding an annotation on its line in the pull request, but for information."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fusionaudit.report.document import Document
 from fusionaudit.report.places import repository_path, summary
 from fusionaudit.report.wording import plain
 
-_COMMANDS = {"info": "notice", "warning": "warning", "error": "error"}
+_COMMANDS = {"warning": "warning", "error": "error"}
 
 
 def _data(text: str) -> str:
@@ -25,11 +25,12 @@ def _annotation(command: str, title: str, text: str, place: dict[str, Any] | Non
 
 
 def render_github(document: Document) -> str:
-    """One line an annotation, findings first, then the notes that block a verdict. Refuted findings are left out."""
+    """One line an annotation, findings first, then the notes that block a verdict. Refuted findings are left out, and
+    information ("nothing to do"): GitHub shows ten annotations of a step."""
     lines = [
         _annotation(_COMMANDS[f["severity"]], f"fusionaudit {f['rule']}", summary(f), f["location"], document)
         for f in document["findings"]
-        if (f.get("verification") or {}).get("verdict") != "refuted"
+        if f["severity"] in _COMMANDS and (f.get("verification") or {}).get("verdict") != "refuted"
     ]
     lines += [
         _annotation(
