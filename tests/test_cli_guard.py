@@ -158,9 +158,13 @@ def test_sweep_refuses_nothing_to_vary(place: Path) -> None:
 def test_ci_files_call_commands_and_options_that_exist(name: str) -> None:
     text = (EXAMPLES / name).read_text()
     lines = [re.sub(r"^\s*(#\s*)?(entry: )?", "", line) for line in text.splitlines()]
-    calls = [line.split(">")[0].split() for line in lines if line.startswith("fusionaudit ")]
+    calls = [re.split(">|[|]", line)[0].split() for line in lines if line.startswith("fusionaudit ")]
     assert calls
     commands = {**cli.main.commands, **main.commands}
     for call in calls:
         options = {o for p in commands[call[1]].params for o in p.opts}
         assert {word for word in call if word.startswith("-")} <= options, call
+        if call[1] == "check" and "train.py" in call:
+            # What stands after the script would go to the script.
+            params = commands["check"].make_context("check", call[2:]).params
+            assert (params["script"], params["arguments"]) == ("train.py", ()), call
