@@ -6,7 +6,9 @@ import functools
 import io
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -312,7 +314,10 @@ def rules(code: str | None) -> int:
         return 0
     for rule in RULES:
         if code.upper() == rule.CODE:
-            click.echo(f"{rule.CODE}: {rule.TITLE}\n\n{inspect.cleandoc(rule.__doc__ or '')}")
+            click.echo(f"{rule.CODE}: {rule.TITLE}")
+            width = max(40, min(shutil.get_terminal_size((80, 24)).columns, 100))
+            for paragraph in inspect.cleandoc(rule.__doc__ or "").split("\n\n"):
+                click.echo("\n" + textwrap.fill(" ".join(paragraph.split()), width, break_on_hyphens=False))
             return 0
     raise AuditError(f"no rule {code}", remedy=f"known: {', '.join(r.CODE for r in RULES)}")
 

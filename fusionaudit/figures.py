@@ -42,6 +42,12 @@ def counted(count: int, noun: str, plural: str = "") -> str:
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
+def launched(launches: int, others: int) -> str:
+    """``48 launches``, ``48 launches and 11 copies and fills``: what runs on the device, in the report's two rows."""
+    text = counted(launches, "launch", "launches")
+    return text + (f" and {counted(others, 'copy or fill', 'copies and fills')}" if others else "")
+
+
 def times(count: int) -> str:
     """``once``, ``2 times``."""
     return "once" if count == 1 else f"{count:,} times"

@@ -20,7 +20,7 @@ def test_markdown_says_what_the_console_says() -> None:
     assert page.startswith("### fusionaudit: 1 finding worth acting on; it is FA102 at sum\\_abs.py:12")
     assert "| global bytes (modelled) | 3.22 GB | 1.07 GB | 0.33x |" in page
     assert "| 🟠 FA102 | `sum_abs.py:12` | 2.15 GB, 503 us (modelled) |" in page
-    assert "<details><summary>Kernels, compiled (2 per step)</summary>" in page
+    assert "<details><summary>Kernels, compiled (2 launches per step)</summary>" in page
 
 
 def test_markdown_escapes() -> None:

@@ -207,9 +207,11 @@ def _nsys_checks(option: str | None, facts: Facts) -> list[Check]:
     except AuditError as error:
         return [Check(name="nsys", status="missing", detail=error.message, remedy=error.remedy)]
     if found is None:
-        return [
-            Check(name="nsys", status="missing", detail="not found; the kineto engine is used instead", remedy=INSTALL)
-        ]
+        if facts.gpu is None:
+            detail, remedy = "not found; without a GPU it would see no kernels", f"on a machine with a GPU: {INSTALL}"
+            return [Check(name="nsys", status="missing", detail=detail, remedy=remedy)]
+        detail = "not found; the kineto engine is used instead"
+        return [Check(name="nsys", status="missing", detail=detail, remedy=INSTALL)]
     checks = [Check(name="nsys", status="ok", detail=f"{found.text}  {found.path}")]
     mismatch = cupti_mismatch(found, facts.cuda)
     if mismatch is not None:

@@ -242,10 +242,11 @@ def measured_pass(
     attributed = not name.startswith("clean")
     notes = [n for n in trace.notes if attributed or n.blocks]
     if found.source == "whole" and activities and attributed:
+        what = f"the whole recording ({len(activities)} launches and copies)"
         notes.append(
             Note(
                 kind="no-steps",
-                text=f"{name}: no repeating step found; the whole recording ({len(activities)} launches) is one step",
+                text=f"{name}: no repeating step found; {what} is one step",
                 remedy="call fusionaudit.step() at the start of each step, or run more steps",
                 pass_name=name,
             )
@@ -283,7 +284,7 @@ def measured_pass(
     if chosen and attributed:
         share = 1 - unmatched / len(chosen)
         names = sorted({k.name for i, k in enumerate(kernels) if i not in generated and chosen[i].op is None})
-        text = f"{name}: {share:.1%} of {len(chosen)} launches are tied to an op"
+        text = f"{name}: {share:.1%} of {len(chosen)} launches and copies are tied to an op"
         if names:
             text += f"; not tied: {', '.join(n[:40] for n in names[:5])}" + (" ..." if len(names) > 5 else "")
         lost = share < _LEAST_MATCH

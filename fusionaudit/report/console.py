@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Hashable
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from fusionaudit.figures import counted, launched
 from fusionaudit.report import wording as w
-from fusionaudit.report.rows import Fold, comparison, fold, shown_passes, total
+from fusionaudit.report.rows import Fold, comparison, fold, kernel_key, moved, shown_passes, total
 
 Document = dict[str, Any]
 
@@ -149,25 +151,31 @@ def _source(document: Document, location: dict[str, Any] | None) -> str | None:
 
 def _kernels(document: Document, width: int, *, verbose: bool) -> list[Text]:
     out: list[Text] = []
+    before: list[Hashable] = []
     for p in shown_passes(document):
         if not p["kernels"]:
             continue
         folds = fold(p["kernels"])
-        aside = f"{len(p['kernels']):,} per step, in order"
+        aside = f"{launched(p['per_step']['launches'], p['per_step']['copies_and_fills'])} per step, in order"
         if len(folds) < len(p["kernels"]):
             aside += "; loops folded and added up"
         out += _title(f"Kernels, {p['name']}", aside)
+        keys = [kernel_key(k) for k in p["kernels"]]
+        if keys == before:
+            out.append(Text("  the same as above", style="dim"))
+            continue
+        before = keys
         basis = p["per_step"].get("time_basis")
         out.append(_columns("kernel", "time", "bytes", "regs", "local", width, number="#", style="dim"))
         shown = folds if verbose else folds[:_FEW_KERNELS]
         for item in shown:
             out += _fold(item, width)
         if basis:
-            note = f"time {basis}, bytes modelled; regs a thread; local memory (spills) a thread"
+            note = f"time {basis}; bytes modelled, an op's with its first launch; regs, local memory (spills) a thread"
             out += _wrap(note, width, style="dim")
         if len(shown) < len(folds):
             rest = sum(len(f.members) for f in folds[len(shown) :])
-            out.append(Text(f".. {rest:,} more kernels; --verbose shows them", style="dim"))
+            out.append(Text(f".. {counted(rest, 'more kernel')}; --verbose shows them", style="dim"))
     return out
 
 
@@ -189,7 +197,7 @@ def _fold(item: Fold, width: int) -> list[Text]:
             _columns(
                 f"loop of {len(item.kernels)} kernels x{item.times}:",
                 w.format_ns(total(item.members, "duration_ns")),
-                w.format_bytes(total(item.members, "global_bytes")),
+                w.format_bytes(moved(item.members)),
                 "",
                 "",
                 width,
@@ -207,7 +215,7 @@ def _fold(item: Fold, width: int) -> list[Text]:
             _columns(
                 ("| " if several else "") + name,
                 w.format_ns(total(members, "duration_ns")),
-                w.format_bytes(total(members, "global_bytes")),
+                w.format_bytes(moved(members)),
                 w.format_count(kernel["registers"]),
                 "0" if local == 0 else w.format_bytes(local),
                 width,
@@ -242,7 +250,8 @@ def _notes(document: Document, width: int) -> list[Text]:
     out = _title("Notes")
     for note in document["notes"]:
         kind = note["kind"] + (f" ({note['pass']})" if note.get("pass") else "")
-        out += _wrap(f"{kind}: {note['text']}", width, "- ", "  ", style="bold magenta" if note.get("blocks") else "")
+        text = note["text"].removeprefix(f"{note.get('pass')}: ")
+        out += _wrap(f"{kind}: {text}", width, "- ", "  ", style="bold magenta" if note.get("blocks") else "")
         if note.get("remedy"):
             out += _wrap(f"-> {note['remedy']}", width, "  ", "     ", style="dim")
     return out

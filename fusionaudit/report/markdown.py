@@ -6,9 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from fusionaudit.figures import launched
 from fusionaudit.report import wording as w
 from fusionaudit.report.private import public_environment, scrub_document, scrub_text
-from fusionaudit.report.rows import comparison, fold, shown_passes, total
+from fusionaudit.report.rows import comparison, fold, moved, shown_passes, total
 
 Document = dict[str, Any]
 
@@ -123,10 +124,11 @@ def _kernels(document: Document) -> list[str]:
                         text(w.op_list(kernel["ops"])),
                         code(w.place(kernel["location"])),
                         w.format_ns(total(members, "duration_ns")),
-                        w.format_bytes(total(members, "global_bytes")),
+                        w.format_bytes(moved(members)),
                     ]
                 )
-        out += [f"<details><summary>Kernels, {text(p['name'])} ({len(p['kernels'])} per step)</summary>", ""]
+        ran = launched(p["per_step"]["launches"], p["per_step"]["copies_and_fills"])
+        out += [f"<details><summary>Kernels, {text(p['name'])} ({ran} per step)</summary>", ""]
         basis = w.basis_note(p["per_step"].get("time_basis"))
         head = ["#", "kernel", "ops", "line", f"time{basis}", "bytes (modelled)"]
         out += _table(head, rows[:_MOST_KERNELS], (0, 4, 5))

@@ -190,6 +190,11 @@ def total(kernels: Sequence[dict[str, Any]], key: str) -> int | None:
     return None if None in values else sum(v for v in values if v is not None)
 
 
+def moved(kernels: Sequence[dict[str, Any]]) -> int | None:
+    """Bytes of these launches; ``None`` too where they are further launches of an op whose first one has its bytes."""
+    return total(kernels, "global_bytes") or None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
     """Where each kernel of a pass stands: (start, duration) in ns from the step's start.

@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from fusionaudit.config import Config
+from fusionaudit.figures import launched
 from fusionaudit.findings import Basis, Finding
 from fusionaudit.program.model import Pass, Program
 from fusionaudit.rules.judging import compiles_itself, human_time, step_ns
@@ -54,13 +55,14 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
         whole = p.steps == 0
         ranged = name == "imported" and bool(p.ops)
         replayed = sum(k.replayed for k in p.kernels) * 2 > len(p.kernels)
+        copies = sum(k.category in ("memcpy", "memset") for k in p.kernels)
         place = Counter(k.location for k in p.kernels if k.location is not None).most_common(1)
         yield Finding(
             rule=CODE,
             pass_name=p.name,
             severity="info" if away or replayed or ranged or synced or whole else "warning",
-            message=f"{len(p.kernels)} launches a step keep the GPU busy for {human_time(step - idle)} of "
-            f"{human_time(step)}; a CUDA graph would save about {human_time(saving)}",
+            message=f"{launched(len(p.kernels) - copies, copies)} a step keep the GPU busy for "
+            f"{human_time(step - idle)} of {human_time(step)}; a CUDA graph would save about {human_time(saving)}",
             kernel_ids=tuple(k.id for k in p.kernels),
             location=place[0][0] if place else None,
             saving_ns=saving,

@@ -23,6 +23,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from fusionaudit.config import Config
+from fusionaudit.figures import counted
 from fusionaudit.findings import Finding
 from fusionaudit.program.model import Kernel, Program
 from fusionaudit.rules.judging import human_time, kernel_ns, short, step_ns
@@ -61,7 +62,7 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
                 pass_name=p.name,
                 severity="info" if (share is not None and share < 0.01) or tiny else "warning",
                 message=f"{first.name} keeps {spilled_bytes(first)} bytes a thread in local memory "
-                f"({first.registers or '?'} registers, {len(group)} launch(es) a step"
+                f"({first.registers or '?'} registers, {counted(len(group), 'launch', 'launches')} a step"
                 + (f", {human_time(taken)}" if taken else "")
                 + f"): {short(first.op_names)}",
                 ops=first.op_names,

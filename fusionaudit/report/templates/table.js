@@ -17,7 +17,7 @@ let showInTable = () => {};
     { key: "place", label: "line", class: "where", value: (kind) => kind.place, text: (kind) => kind.place },
     { key: "count", label: "launches", number: true, value: (kind) => kind.count, text: (kind) => countText(kind.count) },
     { key: "time", label: `time${bases.length === 1 ? ` (${bases[0]})` : ""}`, number: true, value: (kind) => kind.time, text: (kind) => timeText(kind.time) },
-    { key: "bytes", label: "bytes (modelled)", number: true, value: (kind) => kind.bytes, text: (kind) => bytesText(kind.bytes) },
+    { key: "bytes", label: "bytes (modelled)", number: true, value: (kind) => kind.bytes, text: (kind) => kind.bytes === 0 ? "-" : bytesText(kind.bytes) },
     { key: "rate", label: DATA.target.peak ? "of peak" : "bandwidth", number: true, value: (kind) => kind.rate, text: (kind) => kind.rate === null ? "-" : DATA.target.peak ? `${Math.round(kind.rate / DATA.target.peak * 100)}%` : rateText(kind.rate) },
     { key: "registers", label: "regs", number: true, value: (kind) => kind.registers, text: (kind) => countText(kind.registers) },
     { key: "local", label: "local", number: true, value: (kind) => kind.local, text: (kind) => kind.local === 0 ? "0" : bytesText(kind.local) },
