@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import shutil
-import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 import click
 
 from fusionaudit.files import write_whole
-from fusionaudit.report.wording import plain
 
 PASS_THROUGH = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 FORMATS = ("console", "json", "html", "markdown", "sarif", "junit", "github")
@@ -27,15 +25,9 @@ def _config() -> Any:
 
 def _echo(lines: Sequence[str], *, err: bool = False) -> None:
     """Lines in the width of the terminal (80 where there is none); what a lock or a script says cannot steer it."""
-    width = max(shutil.get_terminal_size((80, 24)).columns, 40)
-    for line in lines:
-        text = line.lstrip(" ")
-        indent = " " * (len(line) - len(text))
-        wrapped = textwrap.wrap(
-            plain(text), width, initial_indent=indent, subsequent_indent=f"{indent}    ",
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
-        click.echo("\n".join(wrapped), err=err)
+    from fusionaudit.explain import wrapped
+
+    click.echo(wrapped(lines, max(shutil.get_terminal_size((80, 24)).columns, 40)), err=err)
 
 
 def _limits(config: Any) -> Any:

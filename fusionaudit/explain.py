@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -9,7 +10,7 @@ from fusionaudit.diff import Change, Changes, compare, graph_counts
 from fusionaudit.figures import counted as number
 from fusionaudit.figures import times
 from fusionaudit.groups import Group, Lock, Section
-from fusionaudit.report.wording import format_bytes
+from fusionaudit.report.wording import format_bytes, plain
 
 
 def megabytes(size: int | None) -> str:
@@ -125,6 +126,19 @@ def figures(changes: Changes, lock: Lock, new: Lock) -> list[str]:
 def counted(changes: Changes) -> str:
     """How many groups are the same and how many regions are not."""
     return f"groups: {changes.same} the same, {number(len(changes.changes), 'region')} changed"
+
+
+def wrapped(lines: Sequence[str], width: int) -> str:
+    """The lines in at most ``width`` characters (longer words stay whole), what goes on further in."""
+    out: list[str] = []
+    for line in lines:
+        text = line.lstrip(" ")
+        indent = " " * (len(line) - len(text))
+        out += textwrap.wrap(
+            plain(text), width, initial_indent=indent, subsequent_indent=f"{indent}    ",
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+    return "\n".join(out)
 
 
 def diff_lines(old: Lock, new: Lock) -> list[str]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from fusionaudit.report.document import Document
 
 LOCK_FOLDER = "fusion_locks"
+_WIDTH = 100
+"""Characters of a line in an assertion's message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,25 +83,38 @@ class FusionAudit:
             pytest.fail(f"no kernel does {' + '.join(sorted(wanted))} together\n{self.describe()}", pytrace=False)
 
     def assert_matches_lock(self) -> None:
-        """The groups are those of the lock, or better; with ``--fusion-lock-update`` the lock is written instead."""
-        from fusionaudit.baseline import read_lock, write_lock
-        from fusionaudit.check import check
+        """The groups are those of the lock, or better; with ``--fusion-lock-update`` the lock is written instead.
+
+        Limits and the allow-list are those of ``[tool.fusionaudit.check]``.
+        """
+        from fusionaudit.check import check, limits_from
+        from fusionaudit.config import load_config
         from fusionaudit.errors import AuditError
+        from fusionaudit.explain import wrapped
+        from fusionaudit.gate import load_lock, save_lock
 
         __tracebackhide__ = True
+
+        def told(text: str) -> str:
+            for command in (
+                "`fusionaudit check --update`",
+                "`fusionaudit baseline`",
+                "`fusionaudit baseline SCRIPT.py`",
+            ):
+                text = text.replace(command, "pytest --fusion-lock-update")
+            return text
+
         try:
             if self.update:
                 self.lock_path.parent.mkdir(parents=True, exist_ok=True)
-                self.lock_path.write_text(write_lock(self.document), encoding="utf-8")
+                save_lock(self.document, self.lock_path)
                 return
-            if not self.lock_path.is_file():
-                pytest.fail(f"no lock {self.lock_path}: make it with pytest --fusion-lock-update", pytrace=False)
-            lock = read_lock(self.lock_path.read_text(encoding="utf-8"), name=self.lock_path.name)
-            result = check(self.document, lock)
+            limits = limits_from(load_config(self.lock_path.parent).check)
+            result = check(self.document, load_lock(self.lock_path), limits)
         except AuditError as error:
-            pytest.fail(str(error), pytrace=False)
+            pytest.fail(told(str(error)), pytrace=False)
         if result.exit_code:
-            text = "\n".join(result.lines).replace("`fusionaudit check --update`", "pytest --fusion-lock-update")
+            text = wrapped([told(line) for line in result.lines], _WIDTH)
             pytest.fail(f"{self.lock_path.name}\n{text}\n{self.describe()}", pytrace=False)
 
 
@@ -131,12 +146,13 @@ def fusion_audit(
 
     def audit(fn: Callable[..., Any], *args: Any, target: str = "h100", **kwargs: Any) -> FusionAudit:
         from fusionaudit.capture.function import capture_function
+        from fusionaudit.config import load_config
         from fusionaudit.groups import groups_of
         from fusionaudit.pipeline import audit as audit_capture
 
         folder = tmp_path_factory.mktemp("fusionaudit")
         capture_function(fn, args, kwargs, target=target, folder=folder)
-        document = audit_capture(folder).document
+        document = audit_capture(folder, config=load_config(Path(str(request.node.path)).parent)).document
         calls.append(target)
         groups = tuple(g for g in groups_of(document) if g.section.pass_name == "compiled")
         path = lock_path(Path(str(request.node.path)), _names(request.node), len(calls))

@@ -59,8 +59,25 @@ def test_locks_are_written_on_request_and_then_hold(tmp_path: Path) -> None:
 def test_a_broken_lock_fails_with_its_reason(tmp_path: Path) -> None:
     made = audit(tmp_path)
     made.lock_path.parent.mkdir()
-    made.lock_path.write_text("format 1\n")
-    assert "cut off" in failure(made.assert_matches_lock)
+    for content, says in ((b"format 1\n", "cut off"), (b"\xff\xfe", "not a text file"), (b"", "the lock is empty")):
+        made.lock_path.write_bytes(content)
+        text = failure(made.assert_matches_lock)
+        assert says in text
+        assert "pytest --fusion-lock-update" in text
+
+
+def test_limits_and_allowed_changes_come_from_pyproject(tmp_path: Path) -> None:
+    audit(tmp_path, update=True).assert_matches_lock()
+    worse = audit(tmp_path, document(compiled_kernels=SPLIT))
+    allow = '[tool.fusionaudit.check]\nallow = [{match = "h = x * scale", reason = "ticket 12", expires = %s}]\n'
+    (tmp_path / "pyproject.toml").write_text(allow % "2099-01-01")
+    worse.assert_matches_lock()
+    (tmp_path / "pyproject.toml").write_text(allow % "2020-01-01")
+    text = failure(worse.assert_matches_lock)
+    assert "allowed until 2020-01-01 (ticket 12): that has expired" in text
+    assert max(len(line) for line in text.splitlines()) <= 100
+    (tmp_path / "pyproject.toml").write_text("[tool.fusionaudit.check]\nlanches = 1\n")
+    assert "unknown key 'lanches'" in failure(worse.assert_matches_lock)
 
 
 def test_where_locks_live() -> None:
