@@ -126,8 +126,10 @@ def test_junit_names_line_and_message() -> None:
 def test_github_annotations() -> None:
     assert render_github(CASES["empty"]) == ""
     assert render_github(CASES["plain"]) == (
-        "::warning file=sum_abs.py,line=12,title=fusionaudit FA101::3 kernels where 1 would do. use torch.compile.\n"
+        "::warning file=sum_abs.py,line=12,title=fusionaudit FA101::3 kernels where 1 would do. Use torch.compile.\n"
     )
+    named = document(finding(message="aten.add runs alone", reason="fusion would increase peak memory"))
+    assert "::aten.add runs alone. Fusion would increase peak memory. Use torch.compile.\n" in render_github(named)
     assert render_github(CASES["refuted"]) == ""
     levels = [r["level"] for r in json.loads(render_sarif(CASES["refuted"]))["runs"][0]["results"]]
     assert levels == ["note", "warning"]
@@ -136,7 +138,7 @@ def test_github_annotations() -> None:
 def test_github_annotations_cannot_be_forged() -> None:
     lines = render_github(CASES["hostile"]).splitlines()
     assert len(lines) == 2
-    assert lines[0].startswith("::warning file=/tmp/a b%3A%2C%25é.py,line=1,title=fusionaudit FA101::a %25 b")
+    assert lines[0].startswith("::warning file=/tmp/a b%3A%2C%25é.py,line=1,title=fusionaudit FA101::A %25 b")
     assert lines[1].startswith("::error title=fusionaudit%3A cannot judge::")
 
 

@@ -34,5 +34,10 @@ def uri(path: str) -> str:
 def summary(finding: dict[str, Any]) -> str:
     """Message, reason and remedy in one paragraph."""
     parts = [finding["message"], finding.get("reason") or "", finding.get("remedy") or ""]
-    words = [p.strip().rstrip(".") for p in parts if p and p.strip()]
+    words = [_sentence(p.strip().rstrip(".")) for p in parts if p and p.strip()]
     return ". ".join(dict.fromkeys(words)) + "."
+
+
+def _sentence(text: str) -> str:
+    """With a capital letter, unless it starts with a name of code (``aten.add``, ``no_grad``)."""
+    return text[0].upper() + text[1:] if text.split(" ", 1)[0].strip(",:;").isalpha() else text
