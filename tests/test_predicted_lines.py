@@ -14,19 +14,23 @@ BACKWARD = Location(file="/home/ada/net.py", line=10, function="main")
 OWN = Location(file="/home/ada/net.py", line=3, function="forward")
 
 
-def graph(kind: str) -> CompiledGraph:
+def graph(kind: str, *places: Location | None) -> CompiledGraph:
     calls = tuple(
         GeneratedCall(
             index=i, kind="triton", target="k", category="pointwise", aten=("aten.abs",), nodes=(),
             reads=(X,), writes=(X,), read_bytes=32, write_bytes=32, location=place,
         )
-        for i, place in enumerate((None, OWN))
+        for i, place in enumerate(places)
     )  # fmt: skip
     return CompiledGraph(id=f"0/0/{kind}", compile_id="0/0", kind=kind, inputs=(X,), calls=calls, kernels=(), source="")  # type: ignore[arg-type]
 
 
-def test_a_kernel_without_a_line_has_the_callers() -> None:
+def test_kernels_of_a_graph_without_lines_have_the_callers() -> None:
     records = (GraphCall(graph="0/0/forward", location=LOSS), GraphCall(graph="0/0/backward", location=BACKWARD))
-    log = InductorLog(graphs=(graph("forward"), graph("backward")))
+    log = InductorLog(graphs=(graph("forward", None, None), graph("backward", None)))
     made = predicted_pass("compiled", OpLog(records=records), log, None)
-    assert [k.location for k in made.kernels] == [LOSS, OWN, LOSS, OWN]
+    assert [k.location for k in made.kernels] == [LOSS, LOSS, LOSS]
+    # In the user's own code the caller is the head of the function: no better than no line.
+    log = InductorLog(graphs=(graph("forward", None, OWN), graph("backward", OWN, None)))
+    made = predicted_pass("compiled", OpLog(records=records), log, None)
+    assert [k.location for k in made.kernels] == [None, OWN, OWN, None]

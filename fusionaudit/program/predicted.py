@@ -63,7 +63,8 @@ def _graph_kernels(
     graph: CompiledGraph, call: GraphCall, first_id: int, instance: int, resources: dict[str, Any],
     caller: Location | None,
 ) -> list[Kernel]:  # fmt: skip
-    """``caller``: the line of kernels that have none of their own (all of a module of torch, ``nn.Sequential``)."""
+    """``caller``: the line of kernels where the whole graph has none (a module of torch, ``nn.Sequential``)."""
+    caller = None if any(c.location for c in graph.calls) else caller
     resolved = resolve(graph, call.symbols) if call.symbols else graph
     figures = resources.get("graphs", {}).get(graph.id, {})
     kernels: list[Kernel] = []
