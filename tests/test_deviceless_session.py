@@ -148,6 +148,19 @@ def test_a_script_that_never_names_a_gpu_is_on_it(tmp_path: Path) -> None:
     assert graphs_of((folder / "torch_logs.txt").read_text())[0][0].startswith("poi")
 
 
+def test_random_numbers_in_a_script_that_never_names_a_gpu(tmp_path: Path) -> None:
+    records, _ = run(
+        tmp_path,
+        """
+        import torch
+        x = torch.ones(64, 64, requires_grad=True)
+        f = torch.compile(lambda x: torch.nn.functional.dropout(x.sin(), 0.1))
+        f(x).sum().backward()
+        """,
+    )
+    assert [r["graph"] for r in records if r["kind"] == "graph"] == ["0/0/forward", "0/0/backward"]
+
+
 def test_shapes_only_takes_no_memory_and_names_the_line(tmp_path: Path) -> None:
     with pytest.raises(AuditError, match=r"script\.py:4 needs a value"):
         run(

@@ -98,7 +98,11 @@ class Lowering:
 
         @functools.wraps(dispatch)
         def dispatch_on_cuda(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if not tensors.tracking and _is_factory(func) and str((kwargs or {}).get("device") or CPU) == "cpu":
+            position = None if tensors.tracking else _device_of_factory(func)
+            if position is not None and position < len(args):
+                if str(args[position]) == "cpu":  # inductor_seeds(2, cpu), of dropout
+                    args = (*args[:position], CUDA, *args[position + 1 :])
+            elif position is not None and str((kwargs or {}).get("device") or CPU) == "cpu":
                 kwargs = {**(kwargs or {}), "device": CUDA}
             return dispatch(mode, func, types, args, kwargs)
 
@@ -242,13 +246,12 @@ def _unseen_by_dynamo() -> None:
 
 
 @functools.cache
-def _is_factory(func: Any) -> bool:
-    """An op that makes a tensor from no tensor, on a device that its arguments name."""
+def _device_of_factory(func: Any) -> int | None:
+    """Where the device stands among the arguments of an op that makes a tensor from no tensor; ``None`` for others."""
     schema = getattr(func, "_schema", None)
-    if schema is None:
-        return False
-    names = {a.name for a in schema.arguments}
-    return "device" in names and not any("Tensor" in str(a.type) for a in schema.arguments)
+    if schema is None or any("Tensor" in str(a.type) for a in schema.arguments):
+        return None
+    return next((i for i, a in enumerate(schema.arguments) if a.name == "device"), None)
 
 
 RunGraph = Callable[[torch.fx.GraphModule, list[Any]], Sequence[Any]]
