@@ -60,6 +60,8 @@ class Device:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Device:
         """The inverse of :meth:`to_json`; unknown keys are an error that names them."""
+        if not isinstance(data, dict):
+            raise AuditError("device description: not an object with the keys of a GPU")
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(data) - known)
         if unknown or "name" not in data:

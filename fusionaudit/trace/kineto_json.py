@@ -173,16 +173,15 @@ def _activity(event: Event, call: Event | None, context: Context, *, node: int |
     )  # fmt: skip
 
 
-def _device(data: dict[str, Any], activities: Sequence[Activity]) -> Device | None:
+def _device(data: dict[str, Any], activities: Sequence[Activity]) -> tuple[Device | None, tuple[Note, ...]]:
     listed = [p for p in data.get("deviceProperties") or [] if isinstance(p, dict)]
     if not listed:
-        return None
+        return None, ()
     used = Counter(a.device for a in activities).most_common(1)[0][0]
     p = next((p for p in listed if p.get("id") == used), listed[0])
-    major, minor = p.get("computeMajor"), p.get("computeMinor")
     return describe(
-        str(p.get("name", "GPU")), "torch.profiler deviceProperties",
-        compute_capability=None if major is None or minor is None else (major, minor), sm_count=p.get("numSms"),
+        p.get("name", "GPU"), "torch.profiler deviceProperties",
+        compute_capability=(p.get("computeMajor"), p.get("computeMinor")), sm_count=p.get("numSms"),
         warp_size=p.get("warpSize"), registers_per_sm=p.get("regsPerMultiprocessor", p.get("regsPerBlock")),
         threads_per_sm=p.get("maxThreadsPerMultiprocessor"), shared_bytes_per_sm=p.get("sharedMemPerMultiprocessor"),
         shared_bytes_per_block=p.get("sharedMemPerBlock"), shared_bytes_per_block_optin=p.get("sharedMemPerBlockOptin"),
@@ -281,13 +280,14 @@ def read_kineto(path: Path) -> Trace:
         ranges = _ranges(events)
         activities, notes = _activities(device_events, by_correlation, ranges)
         version = data.get("schemaVersion", "?")
+        device, device_notes = _device(data, activities)
         return Trace(
             format=f"kineto {version}",
             activities=tuple(activities),
-            device=_device(data, activities),
+            device=device,
             syncs=_syncs(calls, device_events, ranges),
             range_ops=range_ops(ranges),
-            notes=tuple(notes),
+            notes=(*notes, *device_notes),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise AuditError(

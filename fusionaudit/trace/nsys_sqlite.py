@@ -13,7 +13,7 @@ from fusionaudit.device import Device
 from fusionaudit.errors import AuditError
 from fusionaudit.findings import Note
 from fusionaudit.trace.enclosing import Context, OpenRange, Point, range_ops, resolve
-from fusionaudit.trace.gpu import describe
+from fusionaudit.trace.gpu import describe, number
 from fusionaudit.trace.nsys_notes import diagnostics, lost_launches, old_export, stopped_early
 from fusionaudit.trace.nsys_tables import Export, open_export
 from fusionaudit.trace.range_text import understand
@@ -151,22 +151,22 @@ def _creations(export: Export) -> dict[int, tuple[int, int]]:
     return out
 
 
-def _device(export: Export, rows: Iterable[Row]) -> Device | None:
+def _device(export: Export, rows: Iterable[Row]) -> tuple[Device | None, tuple[Note, ...]]:
     used = Counter[int]()
     for r in rows:
         used[r.device] += r.end - r.start
     wanted = used.most_common(1)[0][0]
     found = export.rows("gpus")
     if not found:
-        return None
+        return None, ()
     g = next((g for g in found if g[15] == wanted), None) or next((g for g in found if g[0] == wanted), found[0])
-    warp = g[11] or 32
+    warp, warps = number(g[11]) or 32, number(g[10])
     return describe(
-        str(g[1]), f"nsys export {export.version}, TARGET_INFO_GPU",
-        peak_bandwidth_bytes_per_s=g[2] or None, sm_count=g[3], l2_bytes=g[4], memory_bytes=g[5], registers_per_sm=g[6],
+        g[1], f"nsys export {export.version}, TARGET_INFO_GPU",
+        peak_bandwidth_bytes_per_s=g[2], sm_count=g[3], l2_bytes=g[4], memory_bytes=g[5], registers_per_sm=g[6],
         shared_bytes_per_sm=g[7], shared_bytes_per_block=g[8], shared_bytes_per_block_optin=g[9],
-        threads_per_sm=None if g[10] is None else g[10] * warp, warp_size=warp, blocks_per_sm=g[12],
-        compute_capability=None if g[13] is None or g[14] is None else (g[13], g[14]),
+        threads_per_sm=g[10] if warps is None else warps * warp, warp_size=g[11], blocks_per_sm=g[12],
+        compute_capability=(g[13], g[14]),
     )  # fmt: skip
 
 
@@ -288,11 +288,12 @@ def read_nsys(path: Path) -> Trace:
             captured[tid].append(time)
         notes += lost_launches(calls, {r.correlation for r in rows}, captured)
         notes += stopped_early(calls, ranges, activities)
+        device, device_notes = _device(export, rows)
         return Trace(
             format=f"nsys {export.version}",
             activities=tuple(activities),
-            device=_device(export, rows),
+            device=device,
             syncs=_syncs(calls, rows, ranges),
             range_ops=range_ops(ranges),
-            notes=tuple(notes),
+            notes=(*notes, *device_notes),
         )

@@ -118,7 +118,7 @@ def open_export(path: Path) -> Iterator[Export]:
         connection.execute("PRAGMA trusted_schema = OFF")
         yield Export(path, connection)
     except sqlite3.DatabaseError as error:
-        text = str(error)
+        text = " ".join(str(error).split())
         if "not a database" in text:
             raise AuditError(f"{path}: not a SQLite database", remedy=again) from None
         if "malformed" in text or "disk I/O" in text:

@@ -19,7 +19,10 @@ def _location(data: Any) -> Location | None:
         None
         if data is None
         else Location(
-            file=str(data["file"]), line=int(data["line"]), function=data.get("function"), library=data.get("library")
+            file=str(data["file"]),
+            line=int(data["line"]),
+            function=_optional_word(data.get("function")),
+            library=_optional_word(data.get("library")),
         )
     )
 
@@ -30,6 +33,12 @@ def _tensors(data: Any) -> tuple[Tensor, ...]:
 
 def _optional_int(value: Any) -> int | None:
     return None if value is None else int(value)
+
+
+def _optional_word(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"not a word: {str(value)[:40]}")
+    return value
 
 
 def op_from_json(data: dict[str, Any]) -> Op:
@@ -48,7 +57,7 @@ def op_from_json(data: dict[str, Any]) -> Op:
         phase=phase,
         thread=_optional_int(data.get("thread")),
         stream=_optional_int(data.get("stream")),
-        region=data.get("region"),
+        region=_optional_word(data.get("region")),
     )
 
 
@@ -63,7 +72,7 @@ def _record(data: dict[str, Any]) -> Record | None:
             symbols={str(name): int(value) for name, value in (data.get("symbols") or {}).items()},
             inputs=_tensors(data.get("inputs")),
             outputs=_tensors(data.get("outputs")),
-            region=data.get("region"),
+            region=_optional_word(data.get("region")),
             location=_location(data.get("location")),
         )
     if kind == "step":
