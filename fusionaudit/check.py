@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +14,7 @@ from fusionaudit.errors import EXIT_ERROR, EXIT_FINDINGS, EXIT_OK, AuditError
 from fusionaudit.explain import change_line, counted, describe, figures, listed
 from fusionaudit.findings import Finding, Location, Severity
 from fusionaudit.groups import Lock, Ref, bare, lock_of
+from fusionaudit.limits import Allowed, Limits, expired
 from fusionaudit.matching import line_id
 from fusionaudit.report.document import Document, finding_json
 
@@ -24,31 +23,6 @@ _MOST_TOLD = 20
 """Changes of one finding that are written out: a lock of another script would fill the terminal."""
 _NEAR_LINES = 6
 """Edited lines of one function this close together are one edit (a loop of a few lines): one message."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Allowed:
-    """An accepted change: what it is about (part of a line's code, a function or an op), why, until when."""
-
-    match: str
-    reason: str
-    expires: datetime.date | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Thresholds of the gate, from ``[tool.fusionaudit.check]``.
-
-    ``launches`` and ``bytes``: what a change may cost more per step. ``bytes_percent``: the same in percent of what the
-    changed region moved before; 1 by default, as gathers touch other rows with other data. ``require_locked``: an
-    improvement that is not in the lock fails too.
-    """
-
-    launches: int = 0
-    bytes: int = 0
-    bytes_percent: float = 1.0
-    require_locked: bool = False
-    allow: tuple[Allowed, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,56 +42,6 @@ class _Cluster:
 
     refs: list[Ref]
     changes: list[Change] = field(default_factory=list)
-
-
-def limits_from(table: dict[str, Any]) -> Limits:
-    """``[tool.fusionaudit.check]`` as Limits; AuditError names a key that is not known or has a wrong value.
-
-    An ``allow`` entry must have ``match`` and ``reason``; ``expires`` is a date (``2026-12-31``).
-    """
-    where = "[tool.fusionaudit.check]"
-    unknown = sorted(set(table) - {*_KINDS, "allow"})
-    if unknown:
-        raise AuditError(f"{where}: unknown key {unknown[0]!r}", remedy=f"known: {', '.join((*_KINDS, 'allow'))}")
-    for key, (kinds, words) in _KINDS.items():
-        value = table.get(key, False if bool in kinds else 0)
-        if type(value) not in kinds or not 0 <= value < math.inf:
-            raise AuditError(f"{where}: {key} is {value!r}, not {words}")
-    entries = table.get("allow", [])
-    if not isinstance(entries, list):
-        raise AuditError(f"{where}: allow is not a list", remedy='allow = [{match = "...", reason = "..."}]')
-    return Limits(
-        launches=table.get("launches", 0),
-        bytes=table.get("bytes", 0),
-        bytes_percent=table.get("bytes-percent", 1.0),
-        require_locked=table.get("require-locked", False),
-        allow=tuple(_allow_entry(entry, f"{where} allow") for entry in entries),
-    )
-
-
-_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "launches": ((int,), "a count"),
-    "bytes": ((int,), "a count"),
-    "bytes-percent": ((int, float), "a number of percent"),
-    "require-locked": ((bool,), "true or false"),
-}
-
-
-def _allow_entry(entry: Any, where: str) -> Allowed:
-    if not isinstance(entry, dict) or not entry.get("match") or not str(entry.get("reason", "")).strip():
-        raise AuditError(f"{where}: an entry needs match and reason", remedy="add a reason")
-    unknown = sorted(set(entry) - {"match", "reason", "expires"})
-    if unknown:
-        raise AuditError(f"{where}: unknown key {unknown[0]!r}", remedy="known: match, reason, expires")
-    expires = entry.get("expires")
-    if isinstance(expires, str):
-        with contextlib.suppress(ValueError):
-            expires = datetime.date.fromisoformat(expires)
-    if isinstance(expires, datetime.datetime):
-        expires = expires.date()
-    if expires is not None and not isinstance(expires, datetime.date):
-        raise AuditError(f"{where}: expires {expires!r} is not a date", remedy="expires = 2027-01-31")
-    return Allowed(match=str(entry["match"]), reason=str(entry["reason"]), expires=expires)
 
 
 _SAYS_DYNAMIC = re.compile(r"\bdynamic\s*=|\bmark_dynamic\b")
@@ -279,11 +203,7 @@ def _allowed(cluster: _Cluster, limits: Limits, today: datetime.date) -> Allowed
     words = [r.code for c in cluster.changes for r in c.refs] + [r.function for r in cluster.refs]
     words += [r.code for r in cluster.refs] + [op for c in cluster.changes for g in (*c.new, *c.old) for op in g.ops]
     found = [entry for entry in limits.allow if any(entry.match in w for w in words)]
-    return min(found, key=lambda entry: _expired(entry, today), default=None)
-
-
-def _expired(entry: Allowed, today: datetime.date) -> bool:
-    return entry.expires is not None and today > entry.expires
+    return min(found, key=lambda entry: expired(entry, today), default=None)
 
 
 def cannot_judge(
@@ -318,7 +238,10 @@ def _other_key(changes: Changes, lock: Lock, new: Lock, document: Document) -> C
 def check(
     document: Document, lock: Lock, limits: Limits | None = None, *, today: datetime.date | None = None
 ) -> CheckResult:
-    """Compare an audit with its lock. Prints nothing; ``lines`` is the text. ``today`` ends allow-list entries."""
+    """Compare an audit with its lock. Prints nothing; ``lines`` is the text. ``today`` ends allow-list entries.
+
+    A broken declaration in the program (FA116) is a regression whatever the lock says.
+    """
     limits = limits or Limits()
     today = today or datetime.date.today()
     try:
@@ -339,7 +262,7 @@ def check(
         result = outcome(cluster.changes, limits)
         finding = _finding(cluster, result, document, changes.totals)
         allowed = _allowed(cluster, limits, today) if result in ("regression", "changed") else None
-        if allowed and not _expired(allowed, today):
+        if allowed and not expired(allowed, today):
             until = f", until {allowed.expires}" if allowed.expires else ""
             told.append(f"allowed ({allowed.reason}{until}): {finding.message}")
             continue
@@ -351,6 +274,9 @@ def check(
         told += [f"    {text}" for text in finding.evidence["changes"][1:_MOST_TOLD]]
         if len(finding.evidence["changes"]) > _MOST_TOLD:
             told.append(f"    and {len(finding.evidence['changes']) - _MOST_TOLD} more (--format json has them all)")
+    for broken in (f for f in document.get("findings") or [] if f["rule"] == "FA116" and f["severity"] == "error"):
+        results.append("regression")
+        told.append(f"regression: {_declared_at(broken['location'])}{broken['message']} (FA116)")
     verdict, code = _verdict(results, limits)
     head = [
         f"verdict: {verdict}",
@@ -361,6 +287,10 @@ def check(
     if code == EXIT_FINDINGS:
         told.append("accept with `fusionaudit check --update`")
     return CheckResult(verdict=verdict, exit_code=code, findings=tuple(findings), lines=(*head, *told), changes=changes)
+
+
+def _declared_at(place: dict[str, Any] | None) -> str:
+    return f"{place['file'].rsplit('/', 1)[-1]}:{place['line']} " if place else ""
 
 
 def _verdict(results: Sequence[Outcome], limits: Limits) -> tuple[Any, int]:

@@ -31,7 +31,7 @@ def _echo(lines: Sequence[str], *, err: bool = False) -> None:
 
 
 def _limits(config: Any) -> Any:
-    from fusionaudit.check import limits_from
+    from fusionaudit.limits import limits_from
 
     return limits_from(config.check)
 

@@ -57,7 +57,7 @@ class Thresholds:
 class Config:
     """``select`` (empty: all rules) and ``ignore`` are codes or prefixes (``FA2``); ``per_file`` maps a glob on the
     file that a finding points at to codes that are ignored there; ``check`` is the gate's own table (see
-    ``fusionaudit.check.limits_from``)."""
+    ``fusionaudit.limits.limits_from``)."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from fusionaudit.baseline import read_lock, write_lock
 from fusionaudit.capture.manifest import MANIFEST
-from fusionaudit.check import CheckResult, Limits, check
+from fusionaudit.check import CheckResult, check
 from fusionaudit.errors import EXIT_OK, AuditError
 from fusionaudit.figures import counted
 from fusionaudit.files import write_whole
 from fusionaudit.groups import Lock, lock_of
+from fusionaudit.limits import Limits
 from fusionaudit.pipeline import analyze, audit
 from fusionaudit.report.document import Document
 from fusionaudit.store import AUDIT_DB, load

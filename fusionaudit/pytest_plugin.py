@@ -87,11 +87,12 @@ class FusionAudit:
 
         Limits and the allow-list are those of ``[tool.fusionaudit.check]``.
         """
-        from fusionaudit.check import check, limits_from
+        from fusionaudit.check import check
         from fusionaudit.config import load_config
         from fusionaudit.errors import AuditError
         from fusionaudit.explain import wrapped
         from fusionaudit.gate import load_lock, save_lock
+        from fusionaudit.limits import limits_from
 
         __tracebackhide__ = True
 

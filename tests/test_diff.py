@@ -9,10 +9,11 @@ import pytest
 from guard_documents import LINES, MEGABYTE, at, compiled, document, eager, graph, kernel, tensor
 
 from fusionaudit.baseline import lock_of, read_lock, write_lock
-from fusionaudit.check import Allowed, CheckResult, Limits, check, limits_from
+from fusionaudit.check import CheckResult, check
 from fusionaudit.diff import compare, tensor_bytes
 from fusionaudit.errors import AuditError
 from fusionaudit.explain import diff_lines
+from fusionaudit.limits import Allowed, Limits, limits_from
 
 LOCK = read_lock(write_lock(document()))
 
@@ -171,6 +172,21 @@ def test_dynamic_sizes_fail() -> None:
     lines = {**LINES, 30: "model = torch.compile(model, dynamic=True)  # any batch"}
     result = checked(document(graphs=[graph(symbols={"s0": 1024})], lines=lines))
     assert "block.py:30 `model = torch.compile(model, dynamic=True)`" in result.findings[0].message
+
+
+def test_a_broken_declaration_fails_whatever_the_lock_says() -> None:
+    doc = document()
+    finding = {
+        "rule": "FA116", "severity": "error", "message": "declared fusion did not happen: 3 kernels ran",
+        "pass": "compiled",
+        "location": {"file": "/home/a/block.py", "line": 10, "function": None},
+    }  # fmt: skip
+    doc["findings"] = [{**finding, "rule": "FA101", "severity": "warning"}]
+    assert checked(doc).exit_code == 0
+    doc["findings"] = [finding]
+    result = checked(doc)
+    assert (result.verdict, result.exit_code) == ("regression", 1)
+    assert "regression: block.py:10 declared fusion did not happen: 3 kernels ran (FA116)" in result.lines
 
 
 def test_two_edits_far_apart_are_two_findings() -> None:

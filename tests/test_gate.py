@@ -10,8 +10,9 @@ from report_documents import SOURCES
 from test_diff import SPLIT
 
 from fusionaudit import gate
-from fusionaudit.check import Limits, check, document_with
+from fusionaudit.check import check, document_with
 from fusionaudit.errors import AuditError
+from fusionaudit.limits import Limits
 from fusionaudit.program.model import Pass, Program
 from fusionaudit.report.document import build_document
 from fusionaudit.store import save
