@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fusionaudit.program.costs import category, op_bytes
+from fusionaudit.program.epochs import steps_of_epoch
 from fusionaudit.program.steps import Steps, find_steps
 from fusionaudit.trace.schema import Activity, GraphCall, Op, OpLog, Record, StepMark
 
@@ -79,16 +81,19 @@ def record_steps(oplog: OpLog, *, warmup: int | None = None, steps: int | None =
     if not kept:
         return [], Steps(spans=(), source="whole")
     keys, weights = [_key(r) for r in kept], [_weight(r) for r in kept]
-    found = find_steps(keys, marks, warmup=warmup, steps=steps, weights=weights)
+    found = find_steps(keys, marks, warmup=warmup, weights=weights)
     if found.source == "period":
         # Layers of one shape look like steps; what tells them apart is whose weights they use.
         lasting = _lasting(kept, _length(found))
         fine = [(key, _reads_of(record, lasting)) for key, record in zip(keys, kept, strict=True)]
-        finer = find_steps(fine, marks, warmup=warmup, steps=steps, weights=weights)
+        finer = find_steps(fine, marks, warmup=warmup, weights=weights)
         if finer.source == "period" and _length(finer) > _length(found) and finer.spans[-1][1] >= found.spans[-1][1]:
             found = finer
+        found = steps_of_epoch(found, kept, keys, weights)
     if not found.spans or (found.source == "period" and not _is_convincing(found, kept, keys, weights)):
         found = Steps(spans=((0, len(kept)),), source="whole")
+    if steps is not None and steps > 0:
+        found = replace(found, spans=found.spans[-steps:])
     return kept, found
 
 
