@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from fusionaudit import pipeline
-from fusionaudit.capture.session import RunOptions, run_capture
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from deviceless_audits import audit  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there: the engine is for machines without one"),
+]
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -36,22 +43,47 @@ SHOWN: dict[str, set[tuple[str, str]]] = {
 """(pass, rule) at severity warning that has to be there; for the clean one: nothing may be."""
 
 QUICK = {"clean.py", "scale_bias_relu.py"}
-NEEDS_TIME = {"transformer_step.py", "decoder_block.py", "conv_net.py", "dynamic_shapes.py"}
+
+PROGRAMS: dict[str, tuple[set[str], set[tuple[str, str]]]] = {
+    "transformer_step.py": ({"matmul", "attention", "norm", "foreach"}, set()),
+    "conv_net.py": ({"convolution", "norm", "reduction", "foreach"}, set()),
+    "decoder_block.py": ({"matmul", "attention", "reduction", "pointwise"}, {("eager", "FA101"), ("eager", "FA103")}),
+    "rnn_loop.py": ({"pointwise", "copy"}, set()),
+    "graph_break.py": ({"pointwise"}, {("compiled", "FA112")}),
+    "dynamic_shapes.py": ({"pointwise", "reduction"}, {("compiled", "FA113")}),
+}
+"""Whole programs, run with small sizes: categories of the eager launches, and (pass, rule) of any severity."""
+
+SMALLER = {'big = device == "cuda"': "big = False", "turns = 64": "turns = 6", "1 << 24 if": "1 << 18 if"}
 
 
 def test_every_example_is_listed():
-    assert {p.name for p in EXAMPLES.glob("*.py")} == set(SHOWN) | NEEDS_TIME
+    assert {p.name for p in EXAMPLES.glob("*.py")} == set(SHOWN) | set(PROGRAMS)
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in sorted(SHOWN)])
-def test_an_example_shows_what_it_says(name, tmp_path):
-    capture = run_capture(
-        RunOptions(script=str(EXAMPLES / name), out=tmp_path / "c", engine="deviceless", target="h200", quiet=True)
-    )
-    result = pipeline.audit(capture)
+def test_an_example_shows_what_it_says(name, tmp_path, monkeypatch):
+    result = audit(monkeypatch, tmp_path, (EXAMPLES / name).read_text())
     found = {(f.pass_name, f.rule) for f in result.findings if f.severity != "info"}
     assert not any(note["blocks"] for note in result.document["notes"])
     if SHOWN[name]:
         assert SHOWN[name] <= found
     else:
         assert not found
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_a_whole_program_is_audited(name, tmp_path, monkeypatch):
+    code = (EXAMPLES / name).read_text()
+    for large, small in SMALLER.items():
+        code = code.replace(large, small)
+    result = audit(monkeypatch, tmp_path, code)
+    blocking = [note["text"] for note in result.document["notes"] if note["blocks"]]
+    assert not blocking
+    categories, rules = PROGRAMS[name]
+    kernels = {p["name"]: p["kernels"] for p in result.document["passes"]}
+    assert categories <= {k["category"] for k in kernels["eager"]}
+    generated = [k for k in kernels["compiled"] if k["name"].startswith("triton_")]
+    assert 0 < len(generated) < len(kernels["eager"])
+    assert all(k["registers"] for k in generated)
+    assert rules <= {(f.pass_name, f.rule) for f in result.findings}

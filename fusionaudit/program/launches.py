@@ -273,6 +273,8 @@ _TABLE: dict[str, Callable[[Op], Kinds]] = {
     "convolution": _convolution, "_convolution": _convolution, "convolution_backward": _convolution_backward,
     "native_layer_norm": _row_norm, "_fused_rms_norm": _row_norm,
     "native_layer_norm_backward": _row_norm_backward, "_fused_rms_norm_backward": _row_norm_backward,
+    # The product of gradient and result is a kernel of its own (softmax_backward_cuda_out).
+    "_softmax_backward_data": lambda op: ["pointwise", "softmax"],
     "native_group_norm": lambda op: ["norm", "norm", "norm"],
     "native_group_norm_backward": lambda op: ["norm"] * 4,
     "native_batch_norm": lambda op: ["norm", "norm"], "_native_batch_norm_legit": lambda op: ["norm", "norm"],
