@@ -236,6 +236,8 @@ def read_lock(text: str, *, name: str = "fusion.lock") -> Lock:
     lines = iter(enumerate((line.rstrip("\r") for line in text.split("\n")), start=1))
     header = _header(lines, name)
     key = _key(header, name)
+    if not re.search(r"^end ", text, re.M):
+        raise AuditError(f"{name}: the lock is cut off (no end line)", remedy=_REMEDY)
     groups: list[Group] = []
     section: Section | None = None
     ended: int | None = None
@@ -265,8 +267,6 @@ def read_lock(text: str, *, name: str = "fusion.lock") -> Lock:
                 groups.append(_group(line, section))
         except (ValueError, IndexError) as error:
             raise AuditError(f"{name}:{number}: cannot read this line of the lock ({error})", remedy=_REMEDY) from None
-    if ended is None:
-        raise AuditError(f"{name}: the lock is cut off (no end line after {len(groups)} groups)", remedy=_REMEDY)
     if ended != len(groups):
         raise AuditError(f"{name}: the lock should hold {ended} groups and holds {len(groups)}", remedy=_REMEDY)
     return Lock(

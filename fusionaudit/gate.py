@@ -66,10 +66,12 @@ def document_from(path: Path, config: Config | None = None) -> Document:
 
 def lock_from(path: Path, config: Config | None = None) -> Lock:
     """One side of ``fusionaudit diff``: a lock, an audit, a capture folder or an export."""
+    if path.suffix == ".lock" and not path.is_dir():
+        return load_lock(path)
     if path.is_file() and path.name != AUDIT_DB:
         with path.open("rb") as file:
-            head = file.read(4096)
-        if head.startswith(b"# fusionaudit lock") or path.suffix == ".lock":
+            head = file.read(64)
+        if head.startswith(b"# fusionaudit lock"):
             return load_lock(path)
     return lock_of(document_from(path, config))
 

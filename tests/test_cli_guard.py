@@ -14,6 +14,7 @@ from guard_documents import document
 from test_diff import SPLIT
 
 from fusionaudit import cli, gate
+from fusionaudit.baseline import write_lock
 from fusionaudit.cli_guard import add_guard_commands
 from fusionaudit.errors import AuditError
 
@@ -81,6 +82,36 @@ def test_what_cannot_be_judged_exits_2(place: Path, monkeypatch: pytest.MonkeyPa
     assert "other key: torch 2.13.0 -> 2.14.1" in other.output
     assert run(monkeypatch, document(), "check", "broken.py").exit_code == 2
     assert run(monkeypatch, document(), "check").exit_code == 2
+
+
+WHOLE = write_lock(document())
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "no such lock"),
+        ("", "the lock is empty"),
+        (WHOLE[:300], "cut off"),
+        (WHOLE.replace("[eager", "<<<<<<< HEAD\n[eager"), "merge conflict marks"),
+        (WHOLE.replace("format 1", "format 2"), "is newer than this fusionaudit reads"),
+        (WHOLE.replace("[1024,1024] x3", "[1024,1024] x9999999999"), "a line holds 1 to 40 tensors"),
+    ],
+    ids=["missing", "empty", "truncated", "conflict", "future", "absurd"],
+)
+@pytest.mark.parametrize(
+    "command", [["check", "train.py"], ["diff", "fusion.lock", "fusion.lock"]], ids=["check", "diff"]
+)
+def test_a_lock_that_cannot_be_used_is_one_clear_error(
+    content: str | None, says: str, command: list[str], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if content is not None:
+        (place / "fusion.lock").write_text(content)
+    result = run(monkeypatch, document(), *command)
+    assert result.exit_code == 2
+    assert says in result.output
+    assert "Traceback" not in result.output
+    assert len(result.output.splitlines()) == 2
 
 
 def test_thresholds_come_from_pyproject(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
