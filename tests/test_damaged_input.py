@@ -179,6 +179,15 @@ def test_damaged_capture_folders(seed: int, tmp_path: Path) -> None:
     survives(folder)
 
 
+@pytest.mark.parametrize("odd", [float("inf"), "late", b"\xff"])
+def test_an_odd_time_of_a_call_is_one_line(odd: Any, tmp_path: Path) -> None:
+    export = ExportFile(tmp_path / "a.sqlite")
+    export.call(1, 10, odd)
+    export.kernel("k", 100, 200, call=1)
+    with pytest.raises(AuditError, match="a table holds values of another type"):
+        load_trace(export.close())
+
+
 @pytest.mark.parametrize("odd", ["-5", "many", None, -5, 1e300, b"\xff"])
 def test_odd_figures_of_a_gpu_are_left_out_and_noted(odd: Any, tmp_path: Path) -> None:
     export = ExportFile(tmp_path / "a.sqlite")

@@ -117,9 +117,8 @@ def _ranges(rows: list[tuple[Any, ...]], pid: int | None) -> list[OpenRange]:
             continue
         meaning = understand(text, serial)
         if meaning is not None:
-            out.append(
-                OpenRange(start_ns=start, end_ns=_END_OF_TIME if end is None else end, thread=tid, meaning=meaning)
-            )
+            last = _END_OF_TIME if end is None else int(end)
+            out.append(OpenRange(start_ns=int(start), end_ns=last, thread=tid, meaning=meaning))
     return out
 
 
@@ -128,7 +127,8 @@ def _calls(export: Export, pid: int | None) -> list[Call]:
     for start, end, tid, correlation, name in export.rows("calls"):
         if tid is None or (pid is not None and tid & _PROCESS != pid):
             continue
-        out.append(Call(start, start if end is None else end, tid, correlation, _VERSION_SUFFIX.sub("", name or "")))
+        last = int(start if end is None else end)
+        out.append(Call(int(start), last, tid, correlation, _VERSION_SUFFIX.sub("", name or "")))
     return out
 
 
