@@ -147,7 +147,7 @@ def predicted_pass(
         notes.append(Note(kind="no-kernels", text=text, blocks=True, pass_name=name, remedy=remedy))
     elif name == "compiled" and not any(isinstance(r, GraphCall) for r in records):
         text = "compiled: no compiled graph ran: these are the launches of eager ops"
-        remedy = "see compiled/stderr.txt in the capture for why nothing compiled"
+        remedy = "if something should have been compiled, compiled/stderr.txt in the capture says why it was not"
         notes.append(Note(kind="nothing-compiled", text=text, pass_name=name, remedy=remedy))
     for graph_id in sorted(missing):
         text = f"{name}: graph {graph_id} ran but its code is not in the log"
