@@ -34,6 +34,7 @@ class Launch(Protocol):
     """
 
     sm_count: int
+    l2_bytes: int
     shared_bytes_per_block: int
     device: torch.device
 

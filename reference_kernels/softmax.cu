@@ -1,7 +1,7 @@
 // Softmax and log-softmax. Inner dimension: the row in registers, in shared memory, or (long rows) online with a second
-// read, which costs 1.5 times the bytes of one read and one write. Outer dimension: a tile of columns in shared memory,
-// or (long columns) online with a second read. The forms in shared memory walk over rows or tiles: while the results of
-// one leave, the next one comes in at the same places, so that reads and writes overlap with one block on an SM.
+// read, which costs 1.5 times the bytes of one read and one write. The form in shared memory walks over rows: while the
+// results of one leave, the next one comes in at the same places, so that reads and writes overlap with one block on an
+// SM. Outer dimension: online, with the second read from the L2 cache.
 #include "block_reduce.cuh"
 
 // Running maximum and sum of exp(x - maximum).
@@ -11,11 +11,6 @@ template <class C> struct online {
     C m = x > top ? x : top;
     if (x != x) { sum = x; return; }
     if (m > C(float_of(0xff800000u))) sum = sum * exp(top - m) + exp(x - m);
-    top = m;
-  }
-  __device__ void merge(C other_top, C other_sum) {
-    C m = other_top > top ? other_top : top;
-    if (m > C(float_of(0xff800000u))) sum = sum * exp(top - m) + other_sum * exp(other_top - m);
     top = m;
   }
 };
@@ -81,12 +76,45 @@ __global__ void softmax_registers(const T* __restrict__ x, T* __restrict__ y, in
 
 extern __shared__ __align__(16) unsigned char dynamic_shared[];
 
+// How long the L2 cache should keep what an access touches: as usual, until it is read again, or not at all.
+enum cached { USUAL, AGAIN, LAST };
+template <int V, cached USE, class T> __device__ inline pack<T, V> load_cached(const T* p) {
+#ifndef HOST_EMULATION
+  if constexpr (USE != USUAL && sizeof(T) * V == 16) {
+    pack<T, V> out;
+    unsigned* o = reinterpret_cast<unsigned*>(&out);
+    if constexpr (USE == AGAIN) {
+      unsigned long long policy;
+      asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+      asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
+                   : "=r"(o[0]), "=r"(o[1]), "=r"(o[2]), "=r"(o[3]) : "l"(p), "l"(policy));
+    } else {
+      asm volatile("ld.global.cs.v4.b32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(o[0]), "=r"(o[1]), "=r"(o[2]), "=r"(o[3]) : "l"(p));
+    }
+    return out;
+  }
+#endif
+  return load_pack<V, true>(p);
+}
+template <int V, class T> __device__ inline void store_last(T* p, const pack<T, V>& in) {
+#ifndef HOST_EMULATION
+  if constexpr (sizeof(T) * V == 16) {
+    const unsigned* i = reinterpret_cast<const unsigned*>(&in);
+    asm volatile("st.global.cs.v4.b32 [%0], {%1, %2, %3, %4};" :: "l"(p), "r"(i[0]), "r"(i[1]), "r"(i[2]), "r"(i[3])
+                 : "memory");
+    return;
+  }
+#endif
+  store_pack<V, true>(p, in);
+}
+
 // Packs of one thread at places first, first + step, ...: UNROLL of them are on their way while the ones before are used.
-template <class T, int V, int UNROLL> __device__ inline void fetch(pack<T, V>* out, const T* from, index_t place,
-                                                                   index_t end, index_t step, index_t stride) {
+template <class T, int V, int UNROLL, cached USE = USUAL>
+__device__ inline void fetch(pack<T, V>* out, const T* from, index_t place, index_t end, index_t step, index_t stride) {
 #pragma unroll
   for (int u = 0; u < UNROLL; ++u)
-    if (place + u * step < end) out[u] = load_pack<V, true>(from + (place + u * step) * stride);
+    if (place + u * step < end) out[u] = load_cached<V, USE>(from + (place + u * step) * stride);
 }
 
 // Every thread reads back only what it wrote to shared memory: no barrier is needed for it.
@@ -157,133 +185,93 @@ __global__ void softmax_online(const T* __restrict__ x, T* __restrict__ y, index
   }
 }
 
-// x is (outer, length, inner); blockDim = (32 columns of V, SLICES of the length); inner is a multiple of V.
-template <class T, int SLICES, int V, bool LOG>
-__global__ void softmax_outer(const T* __restrict__ x, T* __restrict__ y, index_t length, index_t inner) {
+// Outer dimension: a block takes ACROSS * V columns (x) of one part of the length (y). It reads them twice, the second
+// time from the L2 cache: the columns of all blocks at work fit there. PHASE 1 leaves the maximum and sum of each part
+// and column, PHASE 2 puts the parts together and writes; PHASE 0 does both in one launch, with one part. V divides inner.
+template <class T, int ACROSS, int SLICES, int V, bool LOG, int PHASE>
+__global__ void __launch_bounds__(ACROSS * SLICES) softmax_outer(const T* __restrict__ x, T* __restrict__ y,
+                                                                 index_t length, index_t inner, compute_t<T>* part_tops,
+                                                                 compute_t<T>* part_sums) {
   using C = compute_t<T>;
-  __shared__ C tops[SLICES][32 * V], sums[SLICES][32 * V];
-  const index_t tiles = (inner + 32 * V - 1) / (32 * V);
-  const index_t column = (index_t(blockIdx.x) % tiles * 32 + threadIdx.x) * V;
-  const index_t base = index_t(blockIdx.x) / tiles * length * inner + column;
-  const bool inside = column < inner;
-  online<C> o[V];
-#pragma unroll
-  for (int v = 0; v < V; ++v) o[v] = online<C>{C(float_of(0xff800000u)), C(0)};
-  if (inside)
-    for (index_t l = threadIdx.y; l < length; l += SLICES) {
-      pack<T, V> raw = load_pack<V, true>(x + base + l * inner);
-#pragma unroll
-      for (int v = 0; v < V; ++v) o[v].add(C(widen(raw.item[v])));
-    }
-#pragma unroll
-  for (int v = 0; v < V; ++v) {
-    tops[threadIdx.y][threadIdx.x * V + v] = o[v].top;
-    sums[threadIdx.y][threadIdx.x * V + v] = o[v].sum;
-  }
-  __syncthreads();
-  if (!inside) return;
-  C log_sum[V];
-#pragma unroll
-  for (int v = 0; v < V; ++v) {
-    o[v] = online<C>{C(float_of(0xff800000u)), C(0)};
-    for (int s = 0; s < SLICES; ++s) o[v].merge(tops[s][threadIdx.x * V + v], sums[s][threadIdx.x * V + v]);
-    log_sum[v] = log(o[v].sum);
-  }
-  for (index_t l = threadIdx.y; l < length; l += SLICES) {
-    pack<T, V> raw = load_pack<V, true>(x + base + l * inner), out;
-#pragma unroll
-    for (int v = 0; v < V; ++v)
-      out.item[v] = narrow<T>(finish<LOG>(C(widen(raw.item[v])), o[v].top, o[v].sum, log_sum[v]));
-    store_pack<V, true>(y + base + l * inner, out);
-  }
-}
-
-// The same with a tile of 64 bytes of columns and the whole length in shared memory; V columns a thread, blockDim =
-// THREADS, of which COLUMNS / V lie beside each other. inner is a multiple of V; tiles = outer * ceil(inner / COLUMNS).
-template <class T, int THREADS, int V, bool LOG>
-__global__ void __launch_bounds__(THREADS) softmax_outer_shared(const T* __restrict__ x, T* __restrict__ y,
-                                                                index_t tiles, index_t length, index_t inner) {
-  using C = compute_t<T>;
-  constexpr int UNROLL = sizeof(T) == 4 ? 4 : 2, COLUMNS = 64 / sizeof(T);
-  constexpr int ACROSS = COLUMNS / V, SLICES = THREADS / ACROSS;
-  constexpr int PARTS = THREADS / 32;
-  static_assert(ACROSS <= 32 && PARTS <= 32, "a warp holds whole rows of the tile and sums up all warps");
-  __shared__ C tops[PARTS][COLUMNS], sums[PARTS][COLUMNS];
+  constexpr int UNROLL = V * sizeof(C) < 32 ? 4 : 2, COLUMNS = ACROSS * V;
+  constexpr int WARPS = ACROSS * SLICES / 32;
+  static_assert(ACROSS <= 32 && WARPS >= 1 && WARPS <= 32, "a warp holds whole rows of the tile and sums up all warps");
+  __shared__ C tops[WARPS][COLUMNS], sums[WARPS][COLUMNS];
   const C low = C(float_of(0xff800000u));
-  T* kept = reinterpret_cast<T*>(dynamic_shared);
-  const int across = threadIdx.x % ACROSS, slice = threadIdx.x / ACROSS;
-  const index_t per_outer = (inner + COLUMNS - 1) / COLUMNS;
-  pack<T, V> raw[UNROLL], now[UNROLL];
-  C all_top[V], all_last[V];
-  const auto column_of = [&](index_t tile) { return tile % per_outer * COLUMNS + across * V; };
-  const auto base_of = [&](index_t tile) { return tile / per_outer * length * inner + column_of(tile); };
-  const auto end_of = [&](index_t tile) { return tile < tiles && column_of(tile) < inner ? length : 0; };
-  fetch<T, V, UNROLL>(raw, x + base_of(blockIdx.x), slice, end_of(blockIdx.x), SLICES, inner);
-  for (index_t tile = blockIdx.x;; tile += gridDim.x) {
-    const index_t last = tile - gridDim.x, next = tile + gridDim.x;
-    const index_t coming = end_of(tile), leaving = last >= 0 ? end_of(last) : 0;
-    const index_t from = base_of(tile), from_next = base_of(next), to = last >= 0 ? base_of(last) : 0;
-    C top[V], sum[V];
+  const int across = threadIdx.x % ACROSS, slice = threadIdx.x / ACROSS, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const index_t tiles = (inner + COLUMNS - 1) / COLUMNS, outer = blockIdx.x / tiles, outers = gridDim.x / tiles;
+  const index_t column = blockIdx.x % tiles * COLUMNS + across * V, base = outer * length * inner + column;
+  const index_t per_part = (length + gridDim.y - 1) / gridDim.y, begin = blockIdx.y * per_part;
+  const index_t last = begin + per_part < length ? begin + per_part : length, end = column < inner ? last : 0;
+  C top[V], sum[V];
 #pragma unroll
-    for (int v = 0; v < V; ++v) { top[v] = low; sum[v] = C(0); }
-    for (index_t l = slice; l < length; l += UNROLL * SLICES) {
+  for (int v = 0; v < V; ++v) { top[v] = low; sum[v] = C(0); }
+  if constexpr (PHASE == 2) {
+    if (column < inner)
+      for (index_t part = slice; part < gridDim.y; part += SLICES)
 #pragma unroll
-      for (int u = 0; u < UNROLL; ++u) now[u] = raw[u];
-      if (l + UNROLL * SLICES < length)
-        fetch<T, V, UNROLL>(raw, x + from, l + UNROLL * SLICES, coming, SLICES, inner);
-      else
-        fetch<T, V, UNROLL>(raw, x + from_next, slice, end_of(next), SLICES, inner);
-      group<C, UNROLL> values[V];
-#pragma unroll
-      for (int u = 0; u < UNROLL; ++u) {
-        const index_t place = l + u * SLICES;
-        T* const own = kept + place * COLUMNS + across * V;
-        if (place < leaving) {
-          const pack<T, V> old = load_pack<V, true>(own);
-          pack<T, V> out;
-#pragma unroll
-          for (int v = 0; v < V; ++v)
-            out.item[v] = narrow<T>(finish_with<LOG>(C(widen(old.item[v])), all_top[v], all_last[v]));
-          store_pack<V, true>(y + to + place * inner, out);
+        for (int v = 0; v < V; ++v) {
+          const index_t place = (part * outers + outer) * inner + column + v;
+          merge_pairs(top[v], sum[v], part_tops[place], part_sums[place]);
         }
-        if (place < coming) store_pack<V, true>(own, now[u]);
-#pragma unroll
-        for (int v = 0; v < V; ++v) values[v].item[u] = place < coming ? C(widen(now[u].item[v])) : low;
-      }
-#pragma unroll
-      for (int v = 0; v < V; ++v) values[v].add_to(top[v], sum[v]);
-    }
-    if (tile >= tiles) break;
-#pragma unroll
-    for (int v = 0; v < V; ++v)
-#pragma unroll
-      for (int step = 16; step >= ACROSS; step /= 2) {
-        const C other = __shfl_xor_sync(0xffffffffu, top[v], step);
-        merge_pairs(top[v], sum[v], other, __shfl_xor_sync(0xffffffffu, sum[v], step));
-      }
-    __syncthreads();  // the last tile's partials have been read
-    if (threadIdx.x % 32 < ACROSS)
+  } else {
+    for (index_t l = begin + slice; l < end; l += UNROLL * SLICES) {
+      pack<T, V> raw[UNROLL];
+      fetch<T, V, UNROLL, AGAIN>(raw, x + base, l, end, SLICES, inner);
 #pragma unroll
       for (int v = 0; v < V; ++v) {
-        tops[threadIdx.x / 32][across * V + v] = top[v];
-        sums[threadIdx.x / 32][across * V + v] = sum[v];
-      }
-    __syncthreads();
-    for (int c = threadIdx.x / 32; c < COLUMNS; c += THREADS / 32) {  // a warp a column
-      C one = threadIdx.x % 32 < PARTS ? tops[threadIdx.x % 32][c] : low;
-      C part = threadIdx.x % 32 < PARTS ? sums[threadIdx.x % 32][c] : C(0);
+        group<C, UNROLL> values;
 #pragma unroll
-      for (int step = 16; step > 0; step /= 2) {
-        const C other = __shfl_xor_sync(0xffffffffu, one, step);
-        merge_pairs(one, part, other, __shfl_xor_sync(0xffffffffu, part, step));
+        for (int u = 0; u < UNROLL; ++u) values.item[u] = l + u * SLICES < end ? C(widen(raw[u].item[v])) : low;
+        values.add_to(top[v], sum[v]);
       }
-      if (threadIdx.x % 32 == 0) { tops[0][c] = one; sums[0][c] = part; }
     }
-    __syncthreads();
+  }
 #pragma unroll
-    for (int v = 0; v < V; ++v) {
-      all_top[v] = tops[0][across * V + v];
-      all_last[v] = last_of<LOG>(sums[0][across * V + v]);
+  for (int v = 0; v < V; ++v)
+#pragma unroll
+    for (int step = 16; step >= ACROSS; step /= 2) {
+      const C other = __shfl_xor_sync(0xffffffffu, top[v], step);
+      merge_pairs(top[v], sum[v], other, __shfl_xor_sync(0xffffffffu, sum[v], step));
+    }
+  if (lane < ACROSS)
+#pragma unroll
+    for (int v = 0; v < V; ++v) { tops[warp][across * V + v] = top[v]; sums[warp][across * V + v] = sum[v]; }
+  __syncthreads();
+  for (int c = warp; c < COLUMNS; c += WARPS) {  // a warp a column
+    C one = lane < WARPS ? tops[lane][c] : low, all = lane < WARPS ? sums[lane][c] : C(0);
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+      const C other = __shfl_xor_sync(0xffffffffu, one, step);
+      merge_pairs(one, all, other, __shfl_xor_sync(0xffffffffu, all, step));
+    }
+    if (lane == 0) { tops[0][c] = one; sums[0][c] = all; }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int v = 0; v < V; ++v) { top[v] = tops[0][across * V + v]; sum[v] = sums[0][across * V + v]; }
+  if constexpr (PHASE == 1) {
+    if (slice == 0 && column < inner)
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        const index_t place = (index_t(blockIdx.y) * outers + outer) * inner + column + v;
+        part_tops[place] = top[v];
+        part_sums[place] = sum[v];
+      }
+    return;
+  }
+#pragma unroll
+  for (int v = 0; v < V; ++v) sum[v] = last_of<LOG>(sum[v]);
+  for (index_t l = begin + slice; l < end; l += UNROLL * SLICES) {
+    pack<T, V> raw[UNROLL];
+    fetch<T, V, UNROLL, LAST>(raw, x + base, l, end, SLICES, inner);
+#pragma unroll
+    for (int u = 0; u < UNROLL; ++u) {
+      if (l + u * SLICES >= end) continue;
+      pack<T, V> out;
+#pragma unroll
+      for (int v = 0; v < V; ++v) out.item[v] = narrow<T>(finish_with<LOG>(C(widen(raw[u].item[v])), top[v], sum[v]));
+      store_last<V>(y + base + (l + u * SLICES) * inner, out);
     }
   }
 }

@@ -16,6 +16,7 @@ from fusionaudit.verify.compile import inline_headers, read_source
 from fusionaudit.verify.generated import prepare
 from fusionaudit.verify.reference import check_kernel, make_subject, verify_ops
 from fusionaudit.verify.replay import draw
+from fusionaudit.verify.step_graph import verify_step
 
 pytestmark = pytest.mark.gpu
 
@@ -61,6 +62,29 @@ def test_verification_of_a_finding(name, launch):
     assert found.saving_ns > 0
     assert found.compile_ns is not None
     assert found.cuda_graph_ns is not None
+
+
+def test_a_step_as_one_cuda_graph(launch):
+    """Two hundred small ops: the graph takes less than the host takes to launch them."""
+
+    def step(x):
+        for _ in range(200):
+            x = torch.relu(x + 1)
+        return x
+
+    ops = record(step, torch.randn(1024))
+    found = verify_step(ops, 2_000_000, launch.device)
+    assert (found.verdict, found.saving_ns) == ("confirmed", 2_000_000 - (found.cuda_graph_ns or 0))
+    assert 100_000 < (found.cuda_graph_ns or 0) < 1_500_000
+    assert verify_step(ops, 10_000, launch.device).verdict == "refuted"
+
+
+def test_a_step_that_waits_cannot_be_a_cuda_graph(launch):
+    ops = record(lambda x: torch.nonzero(x > 0), torch.randn(1024))
+    found = verify_step(ops, 2_000_000, launch.device)
+    assert found.verdict == "inconclusive"
+    assert "cannot be captured" in found.reason
+    assert float(torch.ones(3, device=launch.device).sum()) == 3  # the device still works
 
 
 def test_more_than_two_to_the_31_elements(launch):

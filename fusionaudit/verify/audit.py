@@ -12,7 +12,7 @@ from fusionaudit.trace.oplog import op_from_json
 from fusionaudit.trace.schema import Op
 
 VERIFIABLE = ("FA101", "FA102", "FA103", "FA104", "FA105")
-"""Rules whose findings are a group of ops that one kernel could do."""
+"""Rules whose findings are a group of ops that one kernel could do. FA201 is about the whole step."""
 
 Progress = Callable[[str], None]
 
@@ -20,11 +20,14 @@ Progress = Callable[[str], None]
 def verify_audit(document: Document, *, progress: Progress | None = None, launch: Any = None) -> Document:
     """A copy of the document in which each finding of VERIFIABLE has a ``verification``; refuted findings come last.
 
+    So has FA201 of a measured eager pass: its step is captured in a CUDA graph.
+
     ``progress`` is told what is being measured. Raises AuditError without a GPU. Groups of ops with the same shapes
     and arguments are measured once.
     """
     from fusionaudit.verify.launch import GpuLaunch
     from fusionaudit.verify.reference import verify_ops
+    from fusionaudit.verify.step_graph import verify_step
 
     launch = GpuLaunch() if launch is None else launch
     passes = {p["name"]: [op_from_json(o) for o in p["ops"]] for p in document["passes"]}
@@ -42,6 +45,10 @@ def verify_audit(document: Document, *, progress: Progress | None = None, launch
                 known[key] = verify_ops(ops, ids, launch)
             found.append(known[key])
         checks[id(finding)] = asdict(combine(found))
+    for finding in document["findings"]:
+        if finding["rule"] == "FA201" and finding["basis"] == "modelled" and passes.get(finding["pass"]):
+            ops = passes[finding["pass"]]
+            checks[id(finding)] = asdict(verify_step(ops, finding["evidence"]["step_ns"], launch.device))
     findings = [{**f, "verification": checks.get(id(f), f.get("verification"))} for f in document["findings"]]
     findings.sort(key=lambda f: (f["verification"] or {}).get("verdict") == "refuted")  # stable: ranks stay otherwise
     return {**document, "findings": findings}

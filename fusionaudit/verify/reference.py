@@ -21,11 +21,7 @@ from fusionaudit.verify.chain_source import GeneratedKernel, generate
 from fusionaudit.verify.check import Check, compare
 from fusionaudit.verify.generated import prepare
 from fusionaudit.verify.replay import Replay, build_replay, call, draw_buffers, view
-from fusionaudit.verify.timing import Run, Timing, capture_graph, first_line, interleaved
-
-CLEAR_GAIN = 0.03
-"""A version has to be 3% faster to count as faster. A choice: on an H200 the 10th to 90th percentile of one version's
-times at 1 GiB lie 0.4% of the median apart (median over the table), and for 4 of its 77 rows 3% or more."""
+from fusionaudit.verify.timing import CLEAR_GAIN, Run, Timing, capture_graph, first_line, interleaved
 
 
 @dataclass(kw_only=True)

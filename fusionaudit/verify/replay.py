@@ -48,9 +48,17 @@ class Replay:
 
 
 def build_replay(
-    ops: Sequence[Op], outputs: Sequence[Tensor], device: torch.device, *, wide: torch.dtype | None = None
+    ops: Sequence[Op],
+    outputs: Sequence[Tensor],
+    device: torch.device,
+    *,
+    wide: torch.dtype | None = None,
+    random: bool = False,
 ) -> Replay:
-    """The graph of recorded ops; with ``wide`` every floating dtype that is asked for becomes that one."""
+    """The graph of recorded ops; with ``wide`` every floating dtype that is asked for becomes that one.
+
+    Ops that draw random numbers are refused, unless ``random``: their results cannot be compared, only timed.
+    """
     graph = torch.fx.Graph()
     env: dict[Key, torch.fx.Node] = {}
     base: dict[str, torch.fx.Node] = {}
@@ -100,7 +108,7 @@ def build_replay(
 
     with graph.inserting_before(first):
         for op in ops:
-            if any(word in op.name for word in RANDOM) and "backward" not in op.name:
+            if not random and any(word in op.name for word in RANDOM) and "backward" not in op.name:
                 raise UnsupportedChainError(f"{op.name} draws random numbers: its results cannot be compared")
             arguments = list(op.arguments)
             kwargs: dict[str, Any] = {}
