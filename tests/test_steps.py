@@ -200,6 +200,12 @@ def test_graph_calls_cut_a_run_of_equal_kernels() -> None:
     assert steady_activities(activities).spans == ((0, 4), (4, 8), (8, 12))
 
 
+def test_a_checksum_after_two_steps_of_a_graph_is_not_the_step() -> None:
+    activities = launches("ab" * 2 + "xyz" * 3)
+    activities = [replace(a, graph_call="f", graph_call_id=i // 2) if i < 4 else a for i, a in enumerate(activities)]
+    assert steady_activities(activities).spans == ((0, 2), (2, 4))
+
+
 def test_step_marks_of_activities() -> None:
     activities = [replace(a, step=None if i == 0 else (i - 1) // 2) for i, a in enumerate(launches("Sababab"))]
     found = steady_activities(activities)

@@ -160,7 +160,7 @@ def _pass_names(options: RunOptions) -> tuple[str, ...]:
     wanted = set(options.passes or PASSES)
     if "clean" in wanted:
         wanted.add("clean_eager")
-    # The eager pass comes first where it is asked for: it finds what to compile in the others.
+    wanted.add("eager")  # first, always: it finds what to compile in the others
     return tuple(name for name in PASSES if name in wanted)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fusionaudit.program.costs import category, op_bytes
 from fusionaudit.program.epochs import steps_of_epoch
-from fusionaudit.program.steps import Steps, find_steps
+from fusionaudit.program.steps import GRAPH_WEIGHT, Steps, find_steps
 from fusionaudit.trace.schema import Activity, GraphCall, Op, OpLog, Record, StepMark
 
 
@@ -21,14 +21,10 @@ def _key(record: Record) -> object:
     return type(record).__name__
 
 
-_GRAPH_WEIGHT = 1 << 40
-"""More than any op: where compiled graphs run, a step has one (a checksum after the steps has none)."""
-
-
 def _weight(record: Record) -> int:
     """What a record is worth when steps are told apart: bytes moved, at least what a launch is worth."""
     if isinstance(record, GraphCall):
-        return _GRAPH_WEIGHT
+        return GRAPH_WEIGHT
     if not isinstance(record, Op):
         return 1
     if category(record) is None:

@@ -16,6 +16,9 @@ _LEVEL_SHARE = 0.8
 _WARMED_UP = 0.5
 """A different step came before if that share of a step's keys did."""
 
+GRAPH_WEIGHT = 1 << 40
+"""What a call of a compiled graph is worth: more than any op."""
+
 _CLEAR_GAP = 2
 """A step boundary is moved along the pattern only to where the device waits at least twice as long."""
 
@@ -211,6 +214,12 @@ def _gaps(activities: Sequence[Activity]) -> list[int]:
     return out
 
 
+def _weights(activities: Sequence[Activity]) -> list[int]:
+    """Where compiled graphs run, a step has one: the launches of a checksum after the steps are worth nothing beside."""
+    inside = [a.graph_call is not None or a.graph_node is not None for a in activities]
+    return [GRAPH_WEIGHT if i else 1 for i in inside] if any(inside) else []
+
+
 def steady_activities(activities: Sequence[Activity], *, warmup: int | None = None, steps: int | None = None) -> Steps:
     """The steady steps of a trace, as indices into ``activities`` (compiling ones left out by the caller).
 
@@ -220,8 +229,8 @@ def steady_activities(activities: Sequence[Activity], *, warmup: int | None = No
     levels = _keys(activities)
     if any(m is not None for m in marks):
         return find_steps(levels[1], marks, warmup=warmup, steps=steps)
-    gaps = _gaps(activities)
-    fine, middle, coarse = (find_steps(keys, warmup=warmup, steps=steps, gaps=gaps) for keys in levels)
+    gaps, weights = _gaps(activities), _weights(activities)
+    fine, middle, coarse = (find_steps(keys, warmup=warmup, steps=steps, gaps=gaps, weights=weights) for keys in levels)
     # The fine key counts only where it sees that a shorter step was a loop's turn. In itself it is brittle: what an
     # optimizer's state comes from differs between the first step and the next.
     reaches = fine.spans[-1][1] >= middle.spans[-1][1]
