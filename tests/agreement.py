@@ -9,6 +9,8 @@ Two uses, both plain scripts (not collected by pytest):
 
 Compared per graph, in order: (kernel category, fused aten ops, numels, dtypes of the arguments) of Triton launches and
 the target of extern calls. Prints one line a case and the total; ``--json FILE`` keeps everything, with each mismatch.
+With ``--live --registers`` the registers and local memory of each loaded Triton kernel are compared too, for kernels
+whose configuration on the GPU is the one that deviceless compiles.
 """
 
 from __future__ import annotations
@@ -84,21 +86,25 @@ def compare(truth: list[list[str]], ours: list[list[str]]) -> dict[str, Any]:
 
 
 def deviceless_log(
-    script: Path, arguments: list[str], python: str, seconds: int, *, values: bool = False
-) -> tuple[str, str]:
-    """The log of a deviceless run of the script (with ``values``: with arithmetic), and its error."""
+    script: Path, arguments: list[str], python: str, seconds: int, *, values: bool = False, registers: bool = False
+) -> tuple[str, str, list[dict[str, Any]]]:
+    """The log of a deviceless run of the script (with ``values``: with arithmetic), its error, kernels' resources."""
     with tempfile.TemporaryDirectory() as folder:
         env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/cache"}
         env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])
         env["AGREEMENT_VALUES"] = "1" if values else "0"
+        env["AGREEMENT_REGISTERS"] = "1" if registers else "0"
         command = [python, str(Path(__file__).resolve()), "--child", folder, str(script), *arguments]
         done = _run(command, env, seconds)
         path = Path(folder) / "torch_logs.txt"
-        return path.read_text() if path.exists() else "", done
+        kernels = Path(folder) / "resources.json"
+        graphs = json.loads(kernels.read_text())["graphs"] if kernels.exists() else {}
+        found = [{"name": name, **figures} for graph in graphs.values() for name, figures in graph.items()]
+        return path.read_text() if path.exists() else "", done, found
 
 
-def live_log(script: Path, arguments: list[str], python: str, seconds: int) -> tuple[str, str]:
-    """The log of a real compile on the GPU."""
+def live_log(script: Path, arguments: list[str], python: str, seconds: int) -> tuple[str, str, list[dict[str, Any]]]:
+    """The log of a real compile on the GPU, its error, and the kernels that were loaded."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log.txt"
         env = {**os.environ, "TORCH_LOGS": "output_code", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/cache"}
@@ -106,12 +112,14 @@ def live_log(script: Path, arguments: list[str], python: str, seconds: int) -> t
         with log.open("w") as out:
             try:
                 code = subprocess.run(
-                    [python, str(script), *arguments], env=env, stderr=out, stdout=subprocess.DEVNULL, timeout=seconds,
-                    check=False,
+                    [python, str(Path(__file__).resolve()), "--live-child", folder, str(script), *arguments],
+                    env=env, stderr=out, stdout=subprocess.DEVNULL, timeout=seconds, check=False,
                 ).returncode  # fmt: skip
             except subprocess.TimeoutExpired:
                 code = -1
-        return log.read_text(), "" if code == 0 else f"exit {code}: {log.read_text()[-300:]}"
+        kernels = Path(folder) / "kernels.json"
+        found = json.loads(kernels.read_text()) if kernels.exists() else []
+        return log.read_text(), "" if code == 0 else f"exit {code}: {log.read_text()[-300:]}", found
 
 
 def _run(command: list[str], env: dict[str, str], seconds: int) -> str:
@@ -132,7 +140,8 @@ def child(folder: str, script: str, arguments: list[str]) -> None:
 
     sys.argv = [script, *arguments]
     session = DevicelessSession(
-        device=find_target("h200"), folder=Path(folder), pass_name="compiled", resources=False,
+        device=find_target("h200"), folder=Path(folder), pass_name="compiled",
+        resources=os.environ.get("AGREEMENT_REGISTERS") == "1",
         shapes_only=os.environ.get("AGREEMENT_VALUES") != "1",
     )  # fmt: skip
     with session, contextlib.suppress(AuditError):
@@ -140,24 +149,72 @@ def child(folder: str, script: str, arguments: list[str]) -> None:
         runpy.run_path(script, run_name="__main__")
 
 
-def one(script: Path, truth: Path | None, live: bool, python: str, seconds: int) -> dict[str, Any]:
+def live_child(folder: str, script: str, arguments: list[str]) -> None:
+    """Run a script on the GPU in this process, then write what each loaded Triton kernel takes."""
+    import gc
+    import runpy
+
+    sys.argv = [script, *arguments]
+    try:
+        runpy.run_path(script, run_name="__main__")
+    finally:
+        from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+        kernels = [
+            {
+                "name": tuner.inductor_meta.get("kernel_name"), "config": dict(launcher.config.kwargs),
+                "num_warps": launcher.config.num_warps, "num_stages": launcher.config.num_stages,
+                "registers": launcher.n_regs, "local_words": launcher.n_spills,
+            }
+            for tuner in gc.get_objects() if issubclass(type(tuner), CachingAutotuner)  # never asks a dead proxy
+            for launcher in tuner.launchers
+        ]  # fmt: skip
+        Path(folder, "kernels.json").write_text(json.dumps(kernels))
+
+
+def compare_registers(real: list[dict[str, Any]], ours: list[dict[str, Any]]) -> dict[str, Any]:
+    """Kernels of the same name and configuration: how many have the same registers and spill alike."""
+    same, other_config, differences = 0, 0, []
+    for kernel in real:
+        keys = ("num_warps", "num_stages")
+        named = [k for k in ours if k["name"] == kernel["name"] and "registers" in k]
+        alike = [k for k in named if k["config"] == kernel["config"] and all(k[key] == kernel[key] for key in keys)]
+        if not alike:
+            other_config += bool(named)
+        elif any(
+            k["registers"] == kernel["registers"] and bool(k["spill_bytes"]) == bool(kernel["local_words"])
+            for k in alike
+        ):
+            same += 1
+        else:
+            differences.append({"gpu": kernel, "deviceless": alike})
+    return {"same": same, "other_config": other_config, "differences": differences}
+
+
+def one(script: Path, options: argparse.Namespace) -> dict[str, Any]:
     """One case: its comparison, or the error of either side."""
     started = time.time()
+    python, seconds, live, truth = options.python, options.seconds, options.live, options.truth
     arguments = ["cuda", "compile"]
-    ours, error = deviceless_log(script, arguments, python, seconds)
+    ours, error, kernels = deviceless_log(script, arguments, python, seconds, registers=options.registers)
+    real: list[dict[str, Any]] = []
     if live:
-        other, other_error = live_log(script, arguments, python, seconds)
+        other, other_error, real = live_log(script, arguments, python, seconds)
     else:
         path = (truth or script.parent / "truth") / f"{script.stem}_compile.torch_logs.txt.gz"
         other, other_error = gzip.decompress(path.read_bytes()).decode(), ""
     theirs, mine = graphs_of(other), graphs_of(ours)
     if len(mine) < len(theirs):
         # The script needed a value before its end: once more, with arithmetic.
-        ours, error = deviceless_log(script, arguments, python, seconds, values=True)
+        ours, error, kernels = deviceless_log(
+            script, arguments, python, seconds, values=True, registers=options.registers
+        )
         mine = graphs_of(ours)
     # The recorded runs made five steps; a script that compiles again in each of its steps may make more here.
     extra = 0 if live else max(0, len(mine) - len(theirs))
     result = {**compare(theirs, mine[: len(mine) - extra]), "later_graphs": extra}
+    if options.registers:
+        result["registers"] = compare_registers(real, kernels)
     seconds_taken = round(time.time() - started, 1)
     return {"case": script.stem, "error": error, "gpu_error": other_error, "seconds": seconds_taken, **result}
 
@@ -167,10 +224,14 @@ def main() -> None:
     if len(sys.argv) > 1 and sys.argv[1] == "--child":
         child(sys.argv[2], sys.argv[3], sys.argv[4:])
         return
+    if len(sys.argv) > 1 and sys.argv[1] == "--live-child":
+        live_child(sys.argv[2], sys.argv[3], sys.argv[4:])
+        return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", type=Path, help="folder of caseNN.py, or one script")
     parser.add_argument("--truth", type=Path, help="folder of recorded logs (default CASES/truth)")
     parser.add_argument("--live", action="store_true", help="compare with a compile on this machine's GPU")
+    parser.add_argument("--registers", action="store_true", help="with --live: compare kernels' registers and spills")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seconds", type=int, default=240, help="limit for each run of a script")
@@ -182,7 +243,7 @@ def main() -> None:
     scripts = [s for s in scripts if not wanted or any(w in s.stem for w in wanted)]
     results = []
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        jobs = [pool.submit(one, s, options.truth, options.live, options.python, options.seconds) for s in scripts]
+        jobs = [pool.submit(one, s, options) for s in scripts]
         for job in jobs:
             r = job.result()
             results.append(r)
@@ -191,9 +252,16 @@ def main() -> None:
             print(f"{r['case']}  {counts}  {r['error'][-160:]!r} {r['gpu_error'][-160:]!r}")
             for line in r["differences"][:40]:
                 print("     ", line)
+            for different in r.get("registers", {}).get("differences", []):
+                print("      registers", different)
             sys.stdout.flush()
     matched, total = sum(r["matched"] for r in results), sum(r["total"] for r in results)
     print(f"total   {matched} of {total} launches  {100 * matched / max(total, 1):.2f}%")
+    if options.registers:
+        found = [r["registers"] for r in results]
+        same, other, unlike = (sum(f[k] if k != "differences" else len(f[k]) for f in found)
+                               for k in ("same", "other_config", "differences"))  # fmt: skip
+        print(f"registers and spills: {same} kernels the same, {unlike} not, {other} with another configuration")
     if options.json:
         options.json.write_text(json.dumps({"matched": matched, "total": total, "cases": results}, indent=1) + "\n")
 

@@ -27,7 +27,8 @@ LEAST_BYTES = 1_000_000
 
 
 def short(name: str) -> str:
-    return re.sub(r"\W+", "", name.replace("void ", "", 1))[:90]
+    """The function's own name: the two tools write return types, namespaces and template arguments differently."""
+    return re.split(r"[<(]", name.replace("(anonymous namespace)", ""))[0].split("::")[-1].split(" ")[-1]
 
 
 def ncu(scripts: list[Path], mode: str) -> dict[str, list[dict[str, Any]]]:
@@ -87,7 +88,15 @@ def compare(script: str, mode: str, ours: list[dict[str, Any]], theirs: list[dic
                 }
             )  # fmt: skip
     matched = sum(b.size for b in matcher.get_matching_blocks())
-    rows.append({"script": script, "mode": mode, "ours": len(ours), "ncu": len(theirs), "matched": matched})
+    unmatched = [
+        f"{side}: {k['name'][:80]}"
+        for tag, i, j, m, n in matcher.get_opcodes()
+        if tag != "equal"
+        for side, kernels in (("ours", ours[i:j]), ("ncu", theirs[m:n]))
+        for k in kernels[:12]
+    ]
+    counts = {"ours": len(ours), "ncu": len(theirs), "matched": matched}
+    rows.append({"script": script, "mode": mode, **counts, "unmatched": unmatched})
     return rows
 
 
