@@ -11,6 +11,10 @@ pytest.importorskip("triton")
 
 from deviceless_audits import audit  # noqa: E402
 
+from fusionaudit import gate  # noqa: E402
+from fusionaudit.limits import Limits  # noqa: E402
+from fusionaudit.rules import RULES  # noqa: E402
+
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there: the engine is for machines without one"),
@@ -30,9 +34,13 @@ SHOWN: dict[str, set[tuple[str, str]]] = {
     "fa111_split_reduction.py": {("compiled", "FA111")},
     "fa113_changing_number.py": {("compiled", "FA113")},
     "fa114_custom_op.py": {("compiled", "FA114")},
+    "fa116_declared_kernel.py": {("compiled", "FA116")},
     "fa118_complex.py": {("compiled", "FA114")},
+    "fa118_slice_update.py": {("compiled", "FA118")},
+    "fa201_many_small_layers.py": {("eager", "FA201")},
     "fa203_data_dependent.py": {("compiled", "FA203")},
     "fa204_item_in_loop.py": {("eager", "FA204")},
+    "fa301_spilling.py": {("compiled", "FA301")},
     "fa305_two_softmaxes.py": {("compiled", "FA305")},
     "fa307_wide_scale.py": {("eager", "FA307")},
     "graph_break.py": {("compiled", "FA112")},
@@ -41,6 +49,20 @@ SHOWN: dict[str, set[tuple[str, str]]] = {
     "sum_abs.py": {("eager", "FA102")},
 }
 """(pass, rule) at severity warning that has to be there; for the clean one: nothing may be."""
+
+TOLD: dict[str, set[tuple[str, str]]] = {
+    "fa107_already_fused.py": {("compiled", "FA107")},
+    "fa301_spilling.py": {("compiled", "FA302")},
+    "fa306_skipped_rounding.py": {("compiled", "FA306")},
+}
+"""(pass, rule) that is there as information."""
+
+AGAINST_A_LOCK = "fa115_lost_fusion.py"
+MEASURED = {"fa303_slow_template.py", "fa304_contended_atomics.py"}
+"""A GPU has to say it: tests/test_examples_gpu.py."""
+
+SWEPT = {"FA117"}
+"""Compared over variants of examples/dynamic_shapes.py: see tests/test_sweep.py."""
 
 QUICK = {"clean.py", "scale_bias_relu.py"}
 
@@ -58,7 +80,16 @@ SMALLER = {'big = device == "cuda"': "big = False", "turns = 64": "turns = 6", "
 
 
 def test_every_example_is_listed():
-    assert {p.name for p in EXAMPLES.glob("*.py")} == set(SHOWN) | set(PROGRAMS)
+    listed = set(SHOWN) | set(TOLD) | set(PROGRAMS) | MEASURED | {AGAINST_A_LOCK}
+    assert {p.name for p in EXAMPLES.glob("*.py")} == listed
+
+
+def test_every_rule_has_an_example():
+    shown = {
+        rule for found in (*SHOWN.values(), *TOLD.values(), *(r for _, r in PROGRAMS.values())) for _, rule in found
+    }
+    named = {name[:5].upper() for name in (*MEASURED, AGAINST_A_LOCK)}
+    assert {r.CODE for r in RULES} == shown | named | SWEPT
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in sorted(SHOWN)])
@@ -87,3 +118,27 @@ def test_a_whole_program_is_audited(name, tmp_path, monkeypatch):
     assert 0 < len(generated) < len(kernels["eager"])
     assert all(k["registers"] for k in generated)
     assert rules <= {(f.pass_name, f.rule) for f in result.findings}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(TOLD))
+def test_an_example_tells_what_it_says(name, tmp_path, monkeypatch):
+    result = audit(monkeypatch, tmp_path, (EXAMPLES / name).read_text())
+    assert not any(note["blocks"] for note in result.document["notes"])
+    assert TOLD[name] <= {(f.pass_name, f.rule) for f in result.findings}
+
+
+@pytest.mark.slow
+def test_the_example_of_the_gate_loses_an_edge(tmp_path, monkeypatch):
+    code = (EXAMPLES / AGAINST_A_LOCK).read_text()
+    lock = tmp_path / "fusion.lock"
+
+    def document(folder, *arguments):
+        (tmp_path / folder).mkdir()
+        return audit(monkeypatch, tmp_path / folder, code, arguments=arguments).document
+
+    gate.save_lock(document("first"), lock)
+    same = gate.check_document(document("again"), lock, Limits())
+    worse = gate.check_document(document("broken", "debug"), lock, Limits())
+    assert (same.exit_code, worse.exit_code) == (0, 1)
+    assert "FA115" in {f.rule for f in worse.findings}
