@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from fusionaudit.diff import compare, tensor_bytes
 from fusionaudit.errors import AuditError
 from fusionaudit.explain import diff_lines
 from fusionaudit.limits import Allowed, Limits, limits_from
+from fusionaudit.report.html import render_diff_html
 
 LOCK = read_lock(write_lock(document()))
 
@@ -331,6 +333,9 @@ def test_a_graph_called_with_another_shape_of_as_many_elements_is_seen() -> None
     assert (result.verdict, result.exit_code) == ("changed", 1)
     assert "called with other tensors: f32[1024,1024] -> f32[2048,512]" in result.findings[0].message
     assert checked(document(graphs=[{**graph(), "inputs": graph()["inputs"][::-1]}])).verdict == "same"
+    changes = compare(LOCK, lock_of(document(graphs=[turned])))
+    page = render_diff_html(asdict(changes), old="a", new="b")
+    assert "its graph is called with f32[2048,512]" in page
 
 
 def unrelated(count: int) -> dict[str, Any]:

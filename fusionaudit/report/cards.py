@@ -256,8 +256,8 @@ def diff_view(diff: dict[str, Any] | None) -> dict[str, Any] | None:
         {
             "pass": w.plain(c["pass_name"]),
             "kind": w.plain(c["kind"]),
-            "old": [_group(g) for g in c["old"]],
-            "new": [_group(g) for g in c["new"]],
+            "old": [_group(g, c["kind"]) for g in c["old"]],
+            "new": [_group(g, c["kind"]) for g in c["new"]],
             "lost": [
                 {
                     "from": w.plain(e["producer"]), "to": w.plain(e["consumer"]), "tensor": w.plain(e["tensor"]),
@@ -283,10 +283,13 @@ def diff_view(diff: dict[str, Any] | None) -> dict[str, Any] | None:
     return {"rows": rows, "same": diff.get("same", 0), "totals": totals, "other_key": other}
 
 
-def _group(group: dict[str, Any]) -> dict[str, Any]:
+def _group(group: dict[str, Any], kind: str) -> dict[str, Any]:
+    tensors = f"{' '.join(map(w.plain, group['reads'][:6]))} -> {' '.join(map(w.plain, group['writes'][:4]))}"
+    if kind == "inputs":
+        tensors = f"its graph is called with {' '.join(map(w.plain, group['section']['inputs'][:6]))}"
     return {
         "ops": " + ".join(w.short_op(o) for o in group["ops"]) or w.plain(group.get("what") or ""),
-        "tensors": f"{' '.join(map(w.plain, group['reads'][:6]))} -> {' '.join(map(w.plain, group['writes'][:4]))}",
+        "tensors": tensors,
         "launches": group.get("launches", 1),
         "bytes": w.format_bytes(group.get("bytes")),
         "lines": [f"{w.plain(r['function'])}: {w.plain(r['code'])}" for r in group["refs"][:4]],
