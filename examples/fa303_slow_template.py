@@ -6,10 +6,10 @@ Measured times decide, so only the nsys and kineto engines can judge it. Inducto
 import torch
 import torch._inductor.config
 
-torch._inductor.config.max_autotune_gemm_backends = "TRITON"
-torch._inductor.config.benchmark_epilogue_fusion = False
-
 device = "cuda" if torch.cuda.is_available() else "cpu"
+if device == "cuda":
+    torch._inductor.config.max_autotune_gemm_backends = "TRITON"
+    torch._inductor.config.benchmark_epilogue_fusion = False
 size = 4096 if device == "cuda" else 64
 a, b, c = (torch.randn(size, size, device=device) for _ in range(3))
 
