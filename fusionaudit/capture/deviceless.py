@@ -57,6 +57,7 @@ class DevicelessSession:
         from fusionaudit.capture.eager_autocast import cuda_autocast
         from fusionaudit.capture.factories import allocate_on_cpu
         from fusionaudit.capture.lowering import Lowering
+        from fusionaudit.capture.nested import refuse_nested
         from fusionaudit.capture.redirect import RedirectMode, redirect_tensors
         from fusionaudit.capture.stand_in import stand_in
         from fusionaudit.capture.user_triton import intercept_triton
@@ -72,6 +73,7 @@ class DevicelessSession:
         choose_attention(patches, self.device, self.tensors)
         cuda_composites(patches, self.tensors)
         cuda_autocast(patches, self.tensors)
+        refuse_nested(patches)
         intercept_triton(patches, lambda name, tensors: self._opaque(f"triton.{name}", tensors))
         if recorder is not None:
             patches.put(recorder, "device_of", self.tensors.device_of)

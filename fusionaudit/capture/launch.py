@@ -15,6 +15,7 @@ from types import CodeType, TracebackType
 from typing import Any
 
 from fusionaudit.capture.targets import compile_script
+from fusionaudit.errors import AuditError
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -156,6 +157,8 @@ def run_program(*, script: str | None, module: str | None, arguments: list[str],
         _trim_chain(error)
         _show(error)
         return Outcome(exit_code=130, error="KeyboardInterrupt", interrupted=True)
+    except AuditError:  # a limit of the engine (--shapes-only, nested tensors), not the script's fault
+        raise
     except BaseException as error:
         _trim_chain(error)
         _show(error)

@@ -1,8 +1,8 @@
 """Registers, spills and occupancy of generated Triton kernels without a GPU: Triton to PTX, then ``ptxas -v``.
 
 The sources are those that this process's own Inductor just generated; they are loaded here as Inductor itself would
-load them. Kernels are compiled with their first configuration: which one autotuning would pick is not known without
-a device.
+load them. Kernels are compiled with their first configuration, Inductor's default: the one that it takes where it does
+not time several (``triton.autotune_pointwise`` off); which one timing would pick is not known without a device.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from fusionaudit.device import Device
 
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+_VECTOR_REGISTERS = re.compile(r"^\s*\.vgpr_count:\s*(\d+)", re.M)
+_SCRATCH = re.compile(r"^\s*\.private_segment_fixed_size:\s*(\d+)", re.M)
 _REGISTER_UNIT, _SHARED_UNIT, _SHARED_RESERVED = 256, 128, 1024
 """Allocation units of compute capability 7.0 and newer, and the shared memory that each block takes for the system
 (CUDA occupancy calculator; reserved from 8.0)."""
@@ -81,10 +83,21 @@ def _measure(name: str, text: str, device: Device) -> dict[str, Any]:
         }
         if device.vendor != "amd":
             figures.update(_assemble(binary.asm["ptx"], Path(folder)))
-            figures["occupancy"] = occupancy(
-                device, figures["registers"], figures["shared_bytes"], config.num_warps * device.warp_size
-            )
+        else:
+            figures.update(amd_figures(binary.asm["amdgcn"]))
+        figures["occupancy"] = occupancy(
+            device, figures["registers"], figures["shared_bytes"], config.num_warps * device.warp_size
+        )
         return figures
+
+
+def amd_figures(assembly: str) -> dict[str, Any]:
+    """Vector registers and scratch bytes a thread, from the metadata that AMD's assembler puts behind a kernel."""
+    registers, scratch = _VECTOR_REGISTERS.search(assembly), _SCRATCH.search(assembly)
+    return {
+        "registers": int(registers[1]) if registers else None,
+        "spill_bytes": int(scratch[1]) if scratch else None,
+    }
 
 
 def _load(name: str, text: str, folder: Path) -> Any:
@@ -117,23 +130,25 @@ def _compile_arguments(kernel: Any, config: Any, device: Device) -> tuple[Any, .
     return source, triton_target(device), options
 
 
-def find_ptxas() -> str | None:
-    """The assembler that Triton ships."""
+def find_ptxas(arch: str) -> str | None:
+    """The assembler that Triton ships; a newer one beside it is for compute capability 10.0 and above."""
     import triton
 
     folder = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-    named = sorted(p for p in folder.glob("ptxas*") if os.access(p, os.X_OK))
-    return str(named[0]) if named else None
+    number = re.search(r"\d+", arch)
+    newer = number is not None and int(number[0]) >= 100
+    names = ("ptxas-blackwell", "ptxas") if newer else ("ptxas",)
+    return next((str(folder / n) for n in names if os.access(folder / n, os.X_OK)), None)
 
 
 def _assemble(ptx: str, folder: Path) -> dict[str, Any]:
-    assembler = find_ptxas()
+    target = re.search(r"^\.target (sm_\w+)", ptx, re.M)
+    arch = target[1] if target else "sm_90a"
+    assembler = find_ptxas(arch)
     if assembler is None:
         return {"registers": None, "spill_bytes": None}
     path = folder / "kernel.ptx"
     path.write_text(ptx)
-    target = re.search(r"^\.target (sm_\w+)", ptx, re.M)
-    arch = target[1] if target else "sm_90a"
     done = subprocess.run(
         [assembler, "-v", f"-arch={arch}", str(path), "-o", os.devnull],
         capture_output=True, text=True, timeout=300, check=False,

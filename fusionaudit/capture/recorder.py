@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusionaudit.capture.calls import Encoded, Schema, read_schema, tensors_of
 from fusionaudit.capture.gpu_tensors import real_device
+from fusionaudit.capture.jit_trace import tracing_without_modes
 from fusionaudit.capture.lines import LineWriter
 from fusionaudit.capture.locations import Locator
 from fusionaudit.capture.ranges import NoRanges, Ranges
@@ -111,7 +112,7 @@ class Recorder:
 
         threading.Thread._bootstrap_inner = run  # type: ignore[attr-defined]
         try:
-            with self.mode():
+            with self.mode(), tracing_without_modes():
                 yield
         finally:
             threading.Thread._bootstrap_inner = bootstrap  # type: ignore[attr-defined]

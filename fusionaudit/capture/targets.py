@@ -285,7 +285,7 @@ class Applier:
 
         @functools.wraps(function)
         def target(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not self._on_device([args, kwargs]):
+            if _tracing() or not self._on_device([args, kwargs]):
                 return function(*args, **kwargs)
             if not made:
                 made.append(torch.compile(function))
@@ -320,7 +320,7 @@ class Applier:
         applier = self
 
         def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not applier._is_ours(module, [args, kwargs]):
+            if _tracing() or not applier._is_ours(module, [args, kwargs]):
                 return _PLAIN_CALL(module, *args, **kwargs)
             if module._compiled_call_impl is None:
                 _compile_module(module)
@@ -346,6 +346,11 @@ def _compile_module(module: torch.nn.Module) -> None:
         return module._call_impl(*args, **kwargs)
 
     module._compiled_call_impl = torch.compile(forward)  # type: ignore[assignment]
+
+
+def _tracing() -> bool:
+    """True inside torch.compile and torch.jit.trace: what they trace is to be compiled by neither of us."""
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
 
 
 _PLAIN_CALL: Any = torch.nn.Module.__call__

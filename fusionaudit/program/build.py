@@ -45,12 +45,15 @@ def _resources(path: Path | None) -> tuple[dict[str, Any], list[Note]]:
     return data, [Note(kind=n["kind"], text=n["text"]) for n in data.get("notes", [])]
 
 
-def _failed(p: CapturedPass) -> Note:
+def _failed(p: CapturedPass, engine: str) -> Note:
     why = p.error or f"exit code {p.returncode}"
+    first = "make the script run under plain python first"
+    if engine == "deviceless":
+        first += "; CPU tensors stand for the GPU's here: what needs a real one (a CUDA extension, a raw pointer) fails"
     return Note(
         kind="failed-pass",
         text=f"{p.name}: the script failed in this pass: {why}",
-        remedy="make the script run under plain python first; the finished passes are kept",
+        remedy=f"{first}; the finished passes are kept",
         blocks=True,
         pass_name=p.name,
     )
@@ -101,7 +104,7 @@ def build_program(folder: Path) -> Program:
     errors: list[AuditError] = []
     for p in manifest.passes:
         if p.returncode != 0 or p.error:
-            notes.append(_failed(p))
+            notes.append(_failed(p, manifest.engine))
         try:
             built, measured_on = _build_pass(folder, manifest, p, device, passes)
         except DAMAGE as problem:

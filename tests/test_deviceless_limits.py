@@ -1,0 +1,139 @@
+"""What the engine without a GPU cannot look into: recorded as it is, or said in one line that blames no script."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from deviceless_audits import audit  # noqa: E402
+from test_deviceless_session import run  # noqa: E402
+
+from fusionaudit.capture import ptxas  # noqa: E402
+from fusionaudit.capture.deviceless import DevicelessSession  # noqa: E402
+from fusionaudit.device import find_target  # noqa: E402
+from fusionaudit.errors import AuditError  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there: the engine is for machines without one"),
+]
+
+TRITON = """
+    import torch, triton, triton.language as tl
+
+    @triton.jit
+    def plain(x, out, n, BLOCK: tl.constexpr):
+        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(out + i, tl.load(x + i, mask=i < n) + 1, mask=i < n)
+
+    tuned = triton.autotune(configs=[triton.Config({"BLOCK": 128}), triton.Config({"BLOCK": 256})], key=["n"])(plain)
+
+    def f(x):
+        out = torch.empty_like(x)
+        plain[(16,)](x, out, x.numel(), BLOCK=256)
+        tuned[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, out, x.numel())
+        return out * 2
+
+    x = torch.randn(4096, device="cuda")
+    f(x)
+    torch.compile(f)(x)
+    """
+
+
+def test_triton_kernels_of_the_script_are_opaque_launches(tmp_path: Path) -> None:
+    records, _ = run(tmp_path, TRITON, "eager")
+    launched = [r for r in records if r["kind"] == "op" and r["name"].startswith("triton.")]
+    assert [r["name"] for r in launched][:2] == ["triton.plain", "triton.plain"]
+    assert [t["shape"] for t in launched[0]["inputs"]] == [[4096], [4096]]
+    records, folder = run(tmp_path, TRITON)
+    assert [r["graph"] for r in records if r["kind"] == "graph"] == ["0/0/inference"]
+    assert "triton_poi_fused_mul" in (folder / "torch_logs.txt").read_text()
+
+
+def test_a_traced_module_is_recorded_like_any_other(tmp_path: Path) -> None:
+    records, _ = run(
+        tmp_path,
+        """
+        import torch
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).cuda()
+        x = torch.randn(4, 8, device="cuda")
+        traced = torch.jit.trace(model, (x,))
+        assert torch.equal(traced(x).cpu(), model(x).cpu())
+        """,
+        "eager",
+    )
+    assert [r["name"] for r in records if r.get("name") == "aten.relu.default"] == ["aten.relu.default"] * 2
+
+
+def test_modules_called_inside_a_trace_are_not_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = textwrap.dedent(
+        """
+        import torch
+        model, x = torch.nn.Linear(8, 8).cuda(), torch.randn(4, 8, device="cuda")
+        traced = torch.jit.trace(model, (x,))
+        for _ in range(3):
+            traced(x)
+        """
+    )
+    notes = audit(monkeypatch, tmp_path, code).document["notes"]
+    assert not [n for n in notes if n["blocks"]]
+
+
+def test_nested_tensors_are_refused_by_line(tmp_path: Path) -> None:
+    code = "import torch\nparts = [torch.randn(3, 8), torch.randn(5, 8)]\nx = torch.nested.nested_tensor(parts)\n"
+    with pytest.raises(AuditError, match=r"script\.py:3: deviceless cannot audit nested tensors"):
+        run(tmp_path, code, "eager")
+
+
+def test_a_limit_of_the_engine_is_no_fault_of_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = textwrap.dedent(
+        """
+        import torch
+        total = torch.ones(1 << 34, device="cuda").sum()
+        print(total.item())
+        """
+    )
+    result = audit(monkeypatch, tmp_path, code, shapes_only=True)
+    (note,) = [n for n in result.document["notes"] if n["kind"] == "failed-pass"]
+    assert re.search(r"the capture failed: --shapes-only: \S+script\.py:4 needs a value", note["text"])
+    assert note["blocks"]
+
+
+def kernels(target: str, folder: Path) -> dict[str, str]:
+    """Triton sources of a pointwise, a transposing and two reducing kernels for a target."""
+    with DevicelessSession(device=find_target(target), folder=folder, pass_name="compiled", resources=False) as session:
+        torch._dynamo.reset()
+        x, y = torch.randn(512, 1024, device="cuda"), torch.randn(1024, 512, device="cuda")
+        for function in (lambda: x.relu() * 2, lambda: x + y.t(), lambda: torch.softmax(x, -1), lambda: x.sum(0)):
+            torch.compile(function)()
+        return {name: text for g in session.lowering.lowered for name, text in ptxas.triton_sources(g.source).items()}
+
+
+def test_figures_are_of_the_configuration_that_inductor_takes_untimed(tmp_path: Path) -> None:
+    sources = kernels("h200", tmp_path)
+    assert {name.split("_")[1] for name in sources} >= {"poi", "per", "red"}
+    with DevicelessSession(device=find_target("h200"), folder=tmp_path, pass_name="compiled", resources=False):
+        for name, text in sources.items():
+            untimed = text.replace("'autotune_pointwise': True", "'autotune_pointwise': False")
+            assert untimed != text
+            first, only = (ptxas._load(name, t, tmp_path).configs for t in (text, untimed))
+            assert str(first[0]) == str(only[0])
+            assert len(only) == 1 or "_per_" in name
+
+
+@pytest.mark.parametrize("target", ["b200", "mi300x"])
+def test_other_targets_have_registers_too(target: str, tmp_path: Path) -> None:
+    sources = kernels(target, tmp_path)
+    device = find_target(target)
+    with DevicelessSession(device=device, folder=tmp_path, pass_name="compiled", resources=False):
+        name, text = next(iter(sources.items()))
+        figures = ptxas.kernel_resources(name, text, device)
+    assert figures["registers"] > 0
+    assert figures["spill_bytes"] == 0
+    assert 0 < figures["occupancy"] <= 1
