@@ -67,6 +67,14 @@ def test_the_header_counts_as_the_table_does() -> None:
     assert "3 launches and 1 copy or fill per step" in render_markdown(audit_program(with_copies()).document)
 
 
+def test_a_long_header_is_wrapped() -> None:
+    many = tuple(replace(k, id=2 * i + j) for i in range(600) for j, k in enumerate(CHAIN.kernels))
+    copies = tuple(Kernel(id=5000 + i, name=f"copy {i}", category="memcpy", duration_ns=9) for i in range(1000))
+    text = shown(program(replace(CHAIN, kernels=(*many, *copies))))
+    assert "Kernels, eager\n1,200 launches and 1,000 copies and fills per step, in order" in text
+    assert max(len(line) for line in text.splitlines()) <= 80
+
+
 def test_a_further_launch_of_an_op_has_no_bytes_of_its_own() -> None:
     text = shown(with_copies())
     (line,) = [one for one in text.splitlines() if "second kernel of neg" in one]

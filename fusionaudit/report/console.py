@@ -159,7 +159,10 @@ def _kernels(document: Document, width: int, *, verbose: bool) -> list[Text]:
         aside = f"{launched(p['per_step']['launches'], p['per_step']['copies_and_fills'])} per step, in order"
         if len(folds) < len(p["kernels"]):
             aside += "; loops folded and added up"
-        out += _title(f"Kernels, {p['name']}", aside)
+        if len(aside) + len(p["name"]) + 11 > width:
+            out += [*_title(f"Kernels, {p['name']}"), *_wrap(aside, width, style="dim")]
+        else:
+            out += _title(f"Kernels, {p['name']}", aside)
         keys = [kernel_key(k) for k in p["kernels"]]
         if keys == before:
             out.append(Text("  the same as above", style="dim"))
