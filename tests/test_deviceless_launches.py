@@ -55,6 +55,16 @@ def test_unknown_targets_name_the_nearest() -> None:
     assert all(device.source and device.peak_bandwidth_bytes_per_s for device in TARGETS.values())
 
 
+@pytest.mark.parametrize("key", sorted(TARGETS))
+def test_limits_of_an_sm_are_those_of_its_compute_capability(key: str) -> None:
+    """CUDA Programming Guide, Compute Capabilities: threads, blocks, KiB of shared memory an SM and a block."""
+    table = {(8, 0): (2048, 32, 164, 163), (8, 9): (1536, 24, 100, 99), (9, 0): (2048, 32, 228, 227),
+             (10, 0): (2048, 32, 228, 227), (9, 4): (2048, 32, 64, 64)}  # fmt: skip
+    device = TARGETS[key]
+    kib = [n // 1024 if n else None for n in (device.shared_bytes_per_sm, device.shared_bytes_per_block_optin)]
+    assert (device.threads_per_sm, device.blocks_per_sm, *kib) == table[device.compute_capability or (0, 0)]
+
+
 def test_notes_are_one_line() -> None:
     assert "\n" not in AUTOTUNE
 
