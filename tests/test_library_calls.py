@@ -34,7 +34,7 @@ def test_a_call_that_could_be_better_is_named() -> None:
     (finding,) = run(fa102, eager(*clip(foreach=False)))
     assert finding.severity == "warning"
     assert "in torch.nn.utils.clip_grad_norm_" in finding.message
-    assert "foreach=True" in finding.remedy
+    assert finding.remedy == "use torch.nn.utils.clip_grad_norm_(..., foreach=True)"
 
 
 def test_a_call_that_is_as_good_as_it_gets_is_information() -> None:

@@ -158,4 +158,4 @@ def library_call(library: str, line_ops: Iterable[str]) -> str | None:
     """What to call in its place; ``None`` where the ops of that line go through all tensors at once already."""
     if any(name.startswith(("_foreach_", "_fused_")) for name in roots(line_ops)):
         return None
-    return FOREACH_OPTIMIZER if library.startswith("torch.optim.") else CLIP
+    return FOREACH_OPTIMIZER if library.startswith("torch.optim.") else f"{library}(..., foreach=True)"
