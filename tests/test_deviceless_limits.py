@@ -101,7 +101,7 @@ def test_a_limit_of_the_engine_is_no_fault_of_the_script(tmp_path: Path, monkeyp
     )
     result = audit(monkeypatch, tmp_path, code, shapes_only=True)
     (note,) = [n for n in result.document["notes"] if n["kind"] == "failed-pass"]
-    assert re.search(r"the capture failed: --shapes-only: \S+script\.py:4 needs a value", note["text"])
+    assert re.search(r"^eager: the capture failed: --shapes-only: \S+script\.py:4 needs a value", note["text"])
     assert note["blocks"]
 
 

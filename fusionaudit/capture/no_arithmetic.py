@@ -99,6 +99,5 @@ def needs_value(name: str) -> AuditError:
 
     where = Locator().find()
     place = f"{where['file']}:{where['line']}" if where else "the script"
-    return AuditError(
-        f"--shapes-only: {place} needs a value ({name.replace('aten::', '')})", remedy="audit without --shapes-only"
-    )
+    asked = name.replace("aten::", "").replace("_local_scalar_dense", ".item() or a condition")
+    return AuditError(f"--shapes-only: {place} needs a value ({asked})", remedy="audit without --shapes-only")

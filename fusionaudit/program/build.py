@@ -47,13 +47,14 @@ def _resources(path: Path | None) -> tuple[dict[str, Any], list[Note]]:
 
 def _failed(p: CapturedPass, engine: str) -> Note:
     why = p.error or f"exit code {p.returncode}"
-    first = "make the script run under plain python first"
-    if engine == "deviceless":
+    ours = why.startswith("the capture failed")
+    first = "" if ours else "make the script run under plain python first"
+    if engine == "deviceless" and not ours:
         first += "; CPU tensors stand for the GPU's here: what needs a real one (a CUDA extension, a raw pointer) fails"
     return Note(
         kind="failed-pass",
-        text=f"{p.name}: the script failed in this pass: {why}",
-        remedy=f"{first}; the finished passes are kept",
+        text=f"{p.name}: {why}" if ours else f"{p.name}: the script failed in this pass: {why}",
+        remedy=f"{first}; the finished passes are kept".removeprefix("; "),
         blocks=True,
         pass_name=p.name,
     )
