@@ -61,7 +61,7 @@ def capture_options(command: Callable[..., Any], *, engine: str = "auto") -> Cal
             click.option(
                 "--target", help="GPU that deviceless lowers for: h100 (default), h200, b200, ..., FILE.json."
             ),
-            click.option("--passes", help="Comma list of eager, compiled, clean (default: all). Eager always runs: it finds what to compile."),
+            click.option("--passes", help="Comma list of compiled, clean (default: both). Eager always runs first."),
             click.option("--steps", type=click.IntRange(1), help="Use this many steady steps at the end."),
             click.option("--warmup", type=click.IntRange(0), help="Leave out this many steps at the start."),
             click.option("--nsys", metavar="PATH", help="The nsys program."),

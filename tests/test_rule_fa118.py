@@ -39,3 +39,9 @@ def test_more_launches_alone_are_no_proof():
 
 def test_silent_where_nothing_was_compiled():
     assert not run(fa118, eager(op("exp", [X], Y)), eager(op("exp", [X], Y), op("neg", [Y], X), name="compiled"))
+
+
+def test_silent_where_the_bytes_between_an_ops_launches_are_not_known():
+    before = eager(op("exp", [X], Y))
+    before = replace(before, kernels=(*before.kernels, replace(before.kernels[0], id=1, read_bytes=0, write_bytes=0)))
+    assert not run(fa118, before, moves(2))

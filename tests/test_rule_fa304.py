@@ -31,3 +31,9 @@ def test_silent_near_the_roof_on_short_kernels_and_without_times():
 
 def test_silent_on_random_numbers():
     assert not run(fa304, measured(400_000, op("native_dropout", [t("x", MEGA)], t("y", MEGA))))
+
+
+def test_the_eager_form_of_a_step_that_the_script_compiles_is_information():
+    p = measured(3_900_000)
+    (found,) = run(fa304, p, uses_compile=True)
+    assert (found.severity, found.reason) == ("info", "the step is compiled in the script; this is its eager form")

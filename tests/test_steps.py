@@ -200,6 +200,24 @@ def test_graph_calls_cut_a_run_of_equal_kernels() -> None:
     assert steady_activities(activities).spans == ((0, 4), (4, 8), (8, 12))
 
 
+def test_calls_of_a_graph_count_as_one_however_many_launches_they_make() -> None:
+    """The first forward has two launches more; optimizer ops follow each backward, a checksum the last one."""
+    calls = [
+        ("F", "aazbzb"),
+        (None, "m"),
+        ("B", "cc"),
+        (None, "oo"),
+        ("F", "abb"),
+        (None, "m"),
+        ("B", "cc"),
+        (None, "ooxx"),
+    ]
+    activities = launches("".join(text for _, text in calls))
+    owners = [(name, i) for i, (name, text) in enumerate(calls) for _ in text]
+    activities = [replace(a, graph_call=n, graph_call_id=i) for a, (n, i) in zip(activities, owners, strict=True)]
+    assert steady_activities(activities).spans == ((0, 11), (11, 19))
+
+
 def test_a_checksum_after_two_steps_of_a_graph_is_not_the_step() -> None:
     activities = launches("ab" * 2 + "xyz" * 3)
     activities = [replace(a, graph_call="f", graph_call_id=i // 2) if i < 4 else a for i, a in enumerate(activities)]

@@ -27,10 +27,12 @@ def _weight(record: Record) -> int:
         return GRAPH_WEIGHT
     if not isinstance(record, Op):
         return 1
-    if category(record) is None:
+    if category(record) is None or _is_setup(record):
         return 1
     read, write = op_bytes(record)
-    return max((read or 0) + (write or 0), 1 << 20)
+    if read is None or write is None:  # a custom op: its operands, once
+        return max(sum(t.nbytes or 0 for t in (*record.inputs, *record.outputs)), 1 << 20)
+    return max(read + write, 1 << 20)
 
 
 def _on_device(record: Record) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from fusionaudit.program.periods import Repeat, best_repeat
@@ -171,26 +171,43 @@ def _name_key(a: Activity) -> Hashable:
     return (a.name, a.kind, a.bytes if a.kind != "kernel" else None)
 
 
-def _keys(activities: Sequence[Activity]) -> list[list[Hashable]]:
+def _runs(activities: Sequence[Activity]) -> list[tuple[int, int]]:
+    """(first, last + 1) of each call of a compiled graph, and of each launch beside them.
+
+    A call counts as one: its launches differ a little from call to call (split-K products, lazily zeroed workspaces).
+    """
+    out: list[tuple[int, int]] = []
+    previous = None
+    for i, a in enumerate(activities):
+        call = None if a.graph_call is None else (a.graph_call, a.graph_call_id)
+        if call is not None and call == previous:
+            out[-1] = (out[-1][0], i + 1)
+        else:
+            out.append((i, i + 1))
+        previous = call
+    return out
+
+
+def _keys(heads: Sequence[Activity]) -> list[list[Hashable]]:
     """Keys from fine to coarse: with op, shapes and where inputs come from; with op and shapes; the name alone.
 
     Where inputs come from tells the calls of a function from the turns of a loop inside it: the first turn reads what
-    no op before it made.
+    no op before it made. A call of a compiled graph is the graph in all of them.
     """
     fine: list[Hashable] = []
     middle: list[Hashable] = []
-    previous_call: tuple[str | None, int | None] = (None, None)
+    coarse: list[Hashable] = []
     previous_replay: int | None = None
-    for a in activities:
-        call = (a.graph_call, a.graph_call_id)
+    for a in heads:
         replay = a.correlation if a.graph_node is not None else None
-        starts = (a.graph_call is not None and call != previous_call, replay is not None and replay != previous_replay)
-        previous_call, previous_replay = call, replay
+        starts = replay is not None and replay != previous_replay
+        previous_replay = replay
         op = None if a.op is None else (a.op.name, a.op.shapes)
-        key = (_name_key(a), a.grid, op, a.graph_call, starts)
+        key: Hashable = a.graph_call or (_name_key(a), a.grid, op, starts)
         middle.append(key)
-        fine.append((key, _sources(a)))
-    return [fine, middle, [_name_key(a) for a in activities]]
+        fine.append(a.graph_call or (key, _sources(a)))
+        coarse.append(a.graph_call or _name_key(a))
+    return [fine, middle, coarse]
 
 
 def _sources(a: Activity) -> tuple[int, ...]:
@@ -214,10 +231,10 @@ def _gaps(activities: Sequence[Activity]) -> list[int]:
     return out
 
 
-def _weights(activities: Sequence[Activity]) -> list[int]:
-    """Where compiled graphs run, a step has one: the launches of a checksum after the steps are worth nothing beside."""
-    inside = [a.graph_call is not None or a.graph_node is not None for a in activities]
-    return [GRAPH_WEIGHT if i else 1 for i in inside] if any(inside) else []
+def _weights(heads: Sequence[Activity], runs: Sequence[tuple[int, int]]) -> list[int]:
+    """Where compiled graphs run, a step has one: the launches of a checksum after the steps are worth nothing."""
+    inside = [a.graph_call is not None or a.graph_node is not None for a in heads]
+    return [GRAPH_WEIGHT * (b - a) if i else 1 for i, (a, b) in zip(inside, runs, strict=True)] if any(inside) else []
 
 
 def steady_activities(activities: Sequence[Activity], *, warmup: int | None = None, steps: int | None = None) -> Steps:
@@ -225,11 +242,24 @@ def steady_activities(activities: Sequence[Activity], *, warmup: int | None = No
 
     Marks (``fusionaudit.step()``) win. Else the finest key that explains about as much as coarser ones do.
     """
-    marks = [a.step for a in activities]
-    levels = _keys(activities)
-    if any(m is not None for m in marks):
+    runs = _runs(activities)
+    heads = [activities[first] for first, _ in runs]
+    found = _steady_heads(heads, runs, _gaps(activities), warmup=warmup, steps=steps)
+    return replace(found, spans=tuple((runs[a][0], runs[b - 1][1]) for a, b in found.spans))
+
+
+def _steady_heads(
+    heads: Sequence[Activity],
+    runs: Sequence[tuple[int, int]],
+    all_gaps: Sequence[int],
+    *,
+    warmup: int | None,
+    steps: int | None,
+) -> Steps:
+    marks, levels = [a.step for a in heads], _keys(heads)
+    if not heads or any(m is not None for m in marks):
         return find_steps(levels[1], marks, warmup=warmup, steps=steps)
-    gaps, weights = _gaps(activities), _weights(activities)
+    gaps, weights = [all_gaps[first] for first, _ in runs], _weights(heads, runs)
     fine, middle, coarse = (find_steps(keys, warmup=warmup, steps=steps, gaps=gaps, weights=weights) for keys in levels)
     # The fine key counts only where it sees that a shorter step was a loop's turn. In itself it is brittle: what an
     # optimizer's state comes from differs between the first step and the next.

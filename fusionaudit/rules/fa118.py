@@ -55,7 +55,8 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
 
 
 def _bytes(kernels: list[Kernel]) -> int | None:
-    known = [k.global_bytes for k in kernels if k.global_bytes is not None]
+    # An op's bytes are at its first launch: what goes between its launches (those with none) is not known.
+    known = [k.global_bytes for k in kernels if k.global_bytes]
     return sum(known) if len(known) >= _KNOWN_SHARE * len(kernels) and known else None
 
 

@@ -25,7 +25,7 @@ from fusionaudit.findings import Finding
 from fusionaudit.program.kernel_names import kernel_label
 from fusionaudit.program.model import MEMORY_BOUND, Kernel, Program
 from fusionaudit.rules.fa302 import bandwidth_share
-from fusionaudit.rules.judging import human_bytes, human_time, short, worth
+from fusionaudit.rules.judging import compiles_itself, human_bytes, human_time, short, worth
 
 CODE = "FA304"
 TITLE = "kernel far under the bandwidth that its bytes need"
@@ -54,10 +54,11 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
             needed = sum(device.transfer_ns(k.global_bytes) or 0 for k in group)
             judged = worth(program, p, config, saving_ns=taken - needed, avoidable_bytes=None)
             share = needed / taken if taken else 0.0
+            away = p.name == "eager" and compiles_itself(program)
             yield Finding(
                 rule=CODE,
                 pass_name=p.name,
-                severity=judged.severity,
+                severity="info" if away else judged.severity,
                 message=f"{kernel_label(first.name)[:80]} ({short(first.op_names)}) takes {human_time(taken)} for "
                 f"{human_bytes(sum(k.global_bytes or 0 for k in group))}: {share:.0%} of what a copy reaches",
                 ops=first.op_names,
@@ -65,6 +66,7 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
                 location=first.location,
                 saving_ns=taken - needed,
                 basis="modelled",
+                reason="the step is compiled in the script; this is its eager form" if away else None,
                 remedy="look at its access pattern: inner dimension, coalescing, atomics, branches",
                 confidence="medium",
                 evidence={"bandwidth_share": round(share, 3), "launches": len(group), "share_of_step": judged.share},
