@@ -157,4 +157,5 @@ def same_launches(activities: Sequence[Activity], names: Sequence[str]) -> Steps
             break
         else:
             end -= 1
-    return Steps(spans=tuple(reversed(spans)), source="period") if len(spans) > 1 else None
+    # One launch may be there by chance; a whole sequence is the step even where only the last one was like it.
+    return Steps(spans=tuple(reversed(spans)), source="period") if len(spans) > 1 or (spans and length > 1) else None
