@@ -211,6 +211,7 @@ def test_diff_section() -> None:
     assert "1 group changed, 1 split or gone" in alone
     assert "~/&lt;b&gt;.lock against b.lock" in alone
     assert "<script" not in alone
+    assert alone.startswith("<!DOCTYPE html>")
     for words in (
         "1 changed, 12 the same",
         "gelu + add",
@@ -219,3 +220,9 @@ def test_diff_section() -> None:
     ):
         assert words in text
         assert words in alone
+
+
+def test_the_head_with_the_policy_is_written_once() -> None:
+    folder = Path(__file__).parent.parent / "fusionaudit" / "report" / "templates"
+    assert [p.name for p in folder.glob("*.html") if "Content-Security-Policy" in p.read_text()] == ["parts.html"]
+    assert render_html(sum_abs()).startswith("<!DOCTYPE html>")
