@@ -26,12 +26,6 @@ BOOTSTRAP = (
 """Run with ``python -c``: the working directory must not shadow what the set-up imports, as ``-m`` would let it."""
 
 
-def rank_suffix() -> str:
-    """``.rank3`` under torchrun-like launchers (RANK in the environment), else nothing."""
-    rank = os.environ.get("RANK", "")
-    return f".rank{rank}" if rank.isdigit() and os.environ.get("WORLD_SIZE", "1") not in ("", "1") else ""
-
-
 class _Finish:
     """Things to do at the end of the pass, once, in reverse order; also when the script calls ``os._exit``."""
 
@@ -76,10 +70,10 @@ def _setup(spec: PassSpec, finish: _Finish, facts: dict[str, Any]) -> Iterator[b
     from fusionaudit.capture.targets import Applier, Finder, Targets
     from fusionaudit.capture.variant import apply as apply_variant
 
-    folder, suffix = Path(spec.folder), rank_suffix()
+    folder = Path(spec.folder)
     deviceless = spec.engine == "deviceless"
     ranges = make_ranges(spec.engine)
-    target_path = Path(spec.targets).with_suffix(f"{suffix}.json") if suffix else Path(spec.targets)
+    target_path = Path(spec.targets)
     instrument = False
     if spec.variant:
         apply_variant(spec.variant)
@@ -87,7 +81,7 @@ def _setup(spec: PassSpec, finish: _Finish, facts: dict[str, Any]) -> Iterator[b
         if spec.engine == "kineto":
             from fusionaudit.capture.kineto import Profiled
 
-            profiled = Profiled(folder / f"trace{suffix}.json.gz")
+            profiled = Profiled(folder / "trace.json.gz")
             profiled.start()
             finish.add(profiled.stop)
         if spec.name in ("eager", "clean_eager") and not deviceless:
@@ -95,14 +89,14 @@ def _setup(spec: PassSpec, finish: _Finish, facts: dict[str, Any]) -> Iterator[b
         if spec.name == "compiled" and not deviceless:
             from fusionaudit.capture.logs import ArtifactLog
 
-            log = ArtifactLog(folder / f"torch_logs{suffix}.txt")
+            log = ArtifactLog(folder / "torch_logs.txt")
             finish.add(log.close)
             finish.add(lambda: _raise(log.error))
         finder = Finder() if spec.name == "eager" else None
         recorder: Recorder | None = None
         if _recorded(spec):
             recorder = Recorder(
-                folder / f"ops{suffix}.jsonl", ranges=ranges, observer=finder,
+                folder / "ops.jsonl", ranges=ranges, observer=finder,
                 device_of=(lambda tensor: "cuda") if deviceless else device_type,
             )  # fmt: skip
             kept = recorder
@@ -244,11 +238,10 @@ def run_pass(spec: PassSpec) -> PassOutcome:
             exit_code=outcome.exit_code, error=outcome.error, problem=finish.problem,
             compiled_for_user=facts.pop("compiled_for_user", ""), facts=facts,
         )  # fmt: skip
-        if not rank_suffix() or rank_suffix() == ".rank0":
-            try:
-                told.write(folder)
-            except OSError as error:
-                print(f"fusionaudit: {folder}: {error.strerror}", file=sys.__stderr__)
+        try:
+            told.write(folder)
+        except OSError as error:
+            print(f"fusionaudit: {folder}: {error.strerror}", file=sys.__stderr__)
         return told
 
     def exit_now(status: int) -> None:

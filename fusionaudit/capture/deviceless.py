@@ -87,10 +87,9 @@ class DevicelessSession:
         patches.enter(RedirectMode(self.tensors, shapes_only=self._shapes_only))
 
     def _log(self, patches: Patches) -> None:
-        from fusionaudit.capture.child import rank_suffix
         from fusionaudit.capture.logs import ArtifactLog
 
-        log = ArtifactLog(self._folder / f"torch_logs{rank_suffix()}.txt")
+        log = ArtifactLog(self._folder / "torch_logs.txt")
         patches.on_undo(log.close)
 
     # -- what the recorder is told -----------------------------------------------------------------------------------
@@ -122,11 +121,10 @@ class DevicelessSession:
     def _write_resources(self) -> None:
         from torch.utils._python_dispatch import _disable_current_modes
 
-        from fusionaudit.capture.child import rank_suffix
         from fusionaudit.capture.ptxas import resources
 
         with _disable_current_modes():
             graphs = {g.id: resources(g.source, self.device) for g in self.lowering.lowered}
-        path = self._folder / f"resources{rank_suffix()}.json"
+        path = self._folder / "resources.json"
         notes = [{"kind": "unmeasured", "text": text} for text in self.lowering.unmeasured.notes]
         path.write_text(json.dumps({"graphs": graphs, "notes": notes}, indent=1) + "\n")

@@ -168,27 +168,36 @@ def _pass_names(options: RunOptions) -> tuple[str, ...]:
     return tuple(name for name in PASSES if name in wanted)
 
 
+def rank_suffix() -> str:
+    """``.rank3`` where a launcher like torchrun started this process (RANK in the environment), else nothing."""
+    rank = os.environ.get("RANK", "")
+    return f".rank{rank}" if rank.isdigit() and os.environ.get("WORLD_SIZE", "1") not in ("", "1") else ""
+
+
 def check_folder(options: RunOptions) -> None:
     """AuditError where ``--out`` has files in it already."""
     if options.out is not None:
-        folder = Path(options.out).absolute()
+        folder = Path(f"{options.out}{rank_suffix()}").absolute()
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise AuditError(f"{folder}: exists and is not empty", remedy="give --out a new folder")
 
 
 def make_folder(options: RunOptions) -> Path:
-    """The new capture folder: ``--out``, or ``fusionaudit-<script>-<time>`` here; never one that has files."""
+    """The new capture folder: ``--out``, or ``fusionaudit-<script>-<time>`` here; never one that has files.
+
+    Under a launcher of several ranks each has its own: ``.rank0`` and so on are added to the name.
+    """
     check_folder(options)
     if options.out is not None:
-        folder = Path(options.out).absolute()
+        folder = Path(f"{options.out}{rank_suffix()}").absolute()
     else:
         name = Path(options.script).stem if options.script else (options.module or "module")
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        folder = Path.cwd() / f"fusionaudit-{name}-{stamp}"
+        folder = Path.cwd() / f"fusionaudit-{name}-{stamp}{rank_suffix()}"
         for number in range(2, 100):
             if not folder.exists():
                 break
-            folder = Path.cwd() / f"fusionaudit-{name}-{stamp}-{number}"
+            folder = Path.cwd() / f"fusionaudit-{name}-{stamp}-{number}{rank_suffix()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe_file = folder / ".writable"
@@ -318,8 +327,8 @@ def _collect(session: _Session, name: str, pass_folder: Path, ended: Ended, tool
     return CapturedPass(
         name=name,
         trace=None if trace is None else f"{name}/{trace.name}",
-        ops=existing("ops.jsonl") or existing("ops.rank0.jsonl"),
-        log=existing("torch_logs.txt") or existing("torch_logs.rank0.txt"),
+        ops=existing("ops.jsonl"),
+        log=existing("torch_logs.txt"),
         structured=existing("structured"),
         resources=existing("resources.json"),
         returncode=returncode,
