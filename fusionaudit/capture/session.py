@@ -219,6 +219,11 @@ def _environment(session: _Session, name: str, pass_folder: Path) -> dict[str, s
         environment["TORCHINDUCTOR_AUTOGRAD_CACHE"] = "0"
         if session.engine != "deviceless":
             environment["TORCH_TRACE"] = str(pass_folder / "structured")
+    port = environment.get("MASTER_PORT", "")
+    if rank_suffix() and port.isdigit():
+        # The launcher's store remembers the ranks' addresses of the pass before: each pass meets at a store of its own.
+        environment["TORCHELASTIC_USE_AGENT_STORE"] = "False"
+        environment["MASTER_PORT"] = str(int(port) + 1 + PASSES.index(name))
     if session.nsys is not None:
         environment.update(cupti_environment(session.nsys, session.facts.cuda, session.folder / "cupti"))
     return environment
