@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from typing import Any
 
 import pytest
+from perfetto_format import check_trace
 from report_documents import block, hostile, many, sum_abs
 
 from fusionaudit.report.markdown import code, render_markdown, text
@@ -57,15 +57,8 @@ def test_perfetto_tracks() -> None:
 
 
 @pytest.mark.parametrize("document", [sum_abs(), block(), hostile()], ids=["sum_abs", "block", "hostile"])
-def test_perfetto_slices_of_a_track_do_not_cross(document: dict[str, Any]) -> None:
-    tracks: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    for event in json.loads(render_perfetto(document))["traceEvents"]:
-        if event["ph"] == "X":
-            tracks.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
-    for spans in tracks.values():
-        spans.sort()
-        for (_, end), (start, _) in itertools.pairwise(spans):
-            assert start >= end - 1e-9
+def test_perfetto_follows_the_trace_event_format(document: dict[str, Any]) -> None:
+    check_trace(render_perfetto(document))
 
 
 def test_perfetto_without_starts_puts_kernels_end_to_end() -> None:

@@ -19,6 +19,7 @@ Event = dict[str, Any]
 
 _OPS, _GROUPS, _FINDINGS = 1000, 2000, 3000
 _MOST_FLOWS = 5000
+_LONGEST_NAME = 200
 
 
 def render_perfetto(document: Document) -> str:
@@ -56,7 +57,7 @@ def _track(pid: int, tid: int, name: str) -> list[Event]:
 
 def _slice(name: str, category: str, pid: int, tid: int, start: int, end: int, args: dict[str, Any]) -> Event:
     return {
-        "ph": "X", "name": w.plain(scrub_text(name)), "cat": category, "pid": pid, "tid": tid,
+        "ph": "X", "name": w.shorten(w.plain(scrub_text(name)), _LONGEST_NAME), "cat": category, "pid": pid, "tid": tid,
         "ts": start / 1000, "dur": max(end - start, 1) / 1000, "args": args,
     }  # fmt: skip
 
