@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from perfetto_format import check_trace
 from rich.console import Console
 
 from fusionaudit.pipeline import analyze
@@ -15,18 +16,23 @@ from fusionaudit.report.console import render_console
 from fusionaudit.report.html import render_html
 from fusionaudit.report.markdown import render_markdown
 from fusionaudit.report.perfetto import render_perfetto
-from fusionaudit.report.rows import comparison
+from fusionaudit.report.rows import comparison, shown_passes
 from fusionaudit.store import load
 
 DATA = Path(__file__).parent / "data" / "captures"
-CAPTURES = {
-    "sum_abs_eager": ("nsys2023.4_sum_abs_eager.sqlite", None),
-    "sum_abs_compiled": ("nsys2023.4_sum_abs_compiled.sqlite", "sum_abs_compiled.torch_logs.txt"),
-    "block_eager": ("nsys2025.3_block_eager.sqlite", None),
-    "block_compiled": ("nsys2023.4_block_compiled.sqlite", "block_compiled.torch_logs.txt"),
-    "tiny_graph": ("nsys2023.4_tiny_graph.sqlite", "tiny_graph.torch_logs.txt"),
-    "kineto_block_eager": ("kineto/kineto_block_eager.json.gz", None),
-}
+
+
+def _captures() -> dict[str, tuple[Path, Path | None]]:
+    out = {}
+    for trace in sorted([*DATA.glob("*.sqlite"), *DATA.glob("kineto/*.json.gz")]):
+        # nsys2023.4_block_compiled.sqlite belongs to block_compiled.torch_logs.txt; Kineto traces have no log.
+        script = trace.name.removesuffix(".sqlite").split("_", 1)[1].removesuffix("_n24")
+        log = DATA / f"{script}.torch_logs.txt"
+        out[trace.name] = (trace, log if trace.suffix == ".sqlite" and log.exists() else None)
+    return out
+
+
+CAPTURES = _captures()
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +40,7 @@ def audits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]
     folder = tmp_path_factory.mktemp("audits")
     out = {}
     for name, (trace, log) in CAPTURES.items():
-        result = analyze([DATA / trace], inductor_log=DATA / log if log else None, out=folder / name)
+        result = analyze([trace], inductor_log=log, out=folder / name)
         out[name] = result.document
         # Reports read the database: it must give back what was said.
         assert load(folder / name) == json.loads(json.dumps(result.document))
@@ -55,7 +61,18 @@ def test_every_format_says_the_same(audits: dict[str, dict[str, Any]], name: str
             assert figure in out.getvalue()
             assert figure in page
             assert figure in markdown
-    events = json.loads(render_perfetto(document))["traceEvents"]
+    data = json.loads(page.split('id="data">', 1)[1].split("</script>", 1)[0])
+    at = {field: i for i, field in enumerate(data["fields"])}
+    shown = [p for p in shown_passes(document) if p["kernels"]]
+    for number, p in enumerate(shown):
+        kinds = [k for k in data["kinds"] if k[at["pass"]] == number]
+        assert sum(k[at["count"]] for k in kinds) == len(p["kernels"])
+        assert sum(k[at["time"]] for k in kinds) == sum(k["duration_ns"] for k in p["kernels"])
+    found = document["findings"]
+    assert f'Findings <span class="count">{len(found)}</span>' in page
+    for finding in found:
+        assert finding["fingerprint"] in page
+    events = check_trace(render_perfetto(document))
     kernels = [e for e in events if e.get("cat") == "kernel"]
     assert len(kernels) == sum(len(p["kernels"]) for p in document["passes"])
 

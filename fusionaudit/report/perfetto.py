@@ -76,6 +76,7 @@ def _kernel_track(p: dict[str, Any], line: Timeline, pid: int) -> list[Event]:
         "category", "global_bytes", "registers", "local_memory_bytes", "spill_bytes", "shared_memory_bytes",
         "occupancy", "grid", "block", "graph", "phase", "time_basis",
     )  # fmt: skip
+    ends: dict[int, int] = {}
     for kernel, (start, duration) in zip(p["kernels"], line.spans, strict=True):
         args = {key: kernel[key] for key in keys if kernel.get(key) is not None}
         args["id"] = kernel["id"]
@@ -87,7 +88,12 @@ def _kernel_track(p: dict[str, Any], line: Timeline, pid: int) -> list[Event]:
         if kernel["global_bytes"] and kernel["duration_ns"] and kernel["time_basis"] == "measured":
             args["bandwidth"] = w.format_rate(kernel["global_bytes"] / kernel["duration_ns"] * 1e9)
         tid = _stream_track(kernel)
-        out.append(_slice(kernel["name"], "kernel", pid, tid, start, start + duration, args))
+        # A fill may start before the kernel ahead of it ends; slices of a track that cross are drawn wrong.
+        begin = max(start, ends.get(tid, 0))
+        ends[tid] = max(start + duration, begin + 1)
+        if begin > start:
+            args |= {"start_ns": start, "duration_ns": duration}
+        out.append(_slice(kernel["name"], "kernel", pid, tid, begin, ends[tid], args))
     return out
 
 
