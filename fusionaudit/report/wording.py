@@ -153,13 +153,17 @@ def basis_note(basis: str | None) -> str:
 
 
 def finding_worth(finding: dict[str, Any]) -> str:
-    """``2.15 GB, 503 us (modelled) per step``; empty where nothing honest can be said."""
+    """``2.15 GB, 503 us (modelled) per step, 66% of it``; empty where nothing honest can be said."""
     words = []
     if finding.get("avoidable_bytes"):
         words.append(format_bytes(finding["avoidable_bytes"]))
     if finding.get("saving_ns"):
         words.append(format_ns(finding["saving_ns"]) + basis_note(finding.get("basis")))
-    return ", ".join(words) + " per step" if words else ""
+    if not words:
+        return ""
+    share = (finding.get("evidence") or {}).get("share_of_step")
+    part = f", {share:.0%} of it" if share is not None and finding.get("saving_ns") and share >= 0.005 else ""
+    return ", ".join(words) + " per step" + part
 
 
 def verification_text(check: dict[str, Any] | None) -> str:

@@ -40,7 +40,7 @@ _REMEDIES: dict[Why, str] = {
     "size": "write the padded or joined form first and take a view of it for the other readers",
     "fill": "keep a padded buffer whose padding is filled once",
     "small": "compute it with one call over the whole tensor, or leave it: the cost is one launch",
-    "same": "see the reason; often another order of dimensions or one common layout lets them fuse",
+    "same": "often another order of dimensions or one common layout lets them fuse",
     "prologue": "use a kernel that unpacks inside the matmul, or max-autotune's prologue fusion",
 }
 _GRID_SYNC_NS = 1000
