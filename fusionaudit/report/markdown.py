@@ -89,7 +89,7 @@ def _findings(document: Document) -> list[str]:
                 _finding_text(f),
             ]
         )
-    out = [f"**Findings ({len(findings)})**", "", *_table(["rule", "line", "saves per step", "what to do"], rows)]
+    out = [f"**Findings ({len(findings)})**", "", *_table(["rule", "line", "saves", "what to do"], rows)]
     if len(findings) > _MOST_FINDINGS:
         out.append(f"\n{len(findings) - _MOST_FINDINGS} more are in the full report.")
     return [*out, ""]
