@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusionaudit.program.costs import category, op_kind, reads, writes
+from fusionaudit.program.kept import kept
 from fusionaudit.program.model import Pass
 from fusionaudit.program.op_kinds import OpKind
 from fusionaudit.tensors import Tensor
@@ -84,21 +85,9 @@ def _barrier(op: Op, kind: OpKind) -> bool:
     return kind == "scalar_read" or to_host or op.base_name in ("aten.nonzero", "aten.masked_select")
 
 
-_memo: list[tuple[Pass, Flow]] = []
-
-
+@kept
 def dataflow(p: Pass) -> Flow:
-    """The flow of a pass's own ops (not of what runs inside compiled graphs); kept for the last passes asked for."""
-    for known, found in _memo:
-        if known is p:
-            return found
-    result = _dataflow(p)
-    _memo.append((p, result))
-    del _memo[:-8]
-    return result
-
-
-def _dataflow(p: Pass) -> Flow:
+    """The flow of a pass's own ops (not of what runs inside compiled graphs)."""
     kernels, graph_epochs = _kernels_of(p), _graph_epochs(p)
     version: dict[str, int] = defaultdict(int)
     made: set[str] = set()

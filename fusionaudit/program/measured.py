@@ -10,13 +10,12 @@ from dataclasses import replace
 
 from fusionaudit.findings import Location, Note
 from fusionaudit.inductor.model import CompiledGraph, GeneratedCall, InductorLog
-from fusionaudit.program.costs import category, op_bytes
+from fusionaudit.program.costs import category, mutated_inputs, op_bytes
 from fusionaudit.program.graphs import align, choose_graph
 from fusionaudit.program.imported import imported_ops
 from fusionaudit.program.model import Category, HostSync, Kernel, Pass, PassName
 from fusionaudit.program.records import activity_steps, same_launches
 from fusionaudit.program.steps import Steps, steady_activities
-from fusionaudit.tensors import Tensor
 from fusionaudit.trace.schema import Activity, Op, OpLog, RangeOp, Trace
 
 _NAME_CATEGORIES: tuple[tuple[str, Category], ...] = (
@@ -166,7 +165,7 @@ def _kernel(
             )
     elif op is not None:
         kernel = replace(
-            kernel, ops=(op.id,), op_names=(op.name,), reads=op.inputs, writes=op.outputs or mutated(op),
+            kernel, ops=(op.id,), op_names=(op.name,), reads=op.inputs, writes=op.outputs or mutated_inputs(op),
             location=op.location, phase=op.phase, region=op.region or kernel.region,
         )  # fmt: skip
         if activity.kind == "kernel":
@@ -176,11 +175,6 @@ def _kernel(
     elif activity.op is not None:
         kernel = replace(kernel, op_names=(activity.op.name,))
     return kernel
-
-
-def mutated(op: Op) -> tuple[Tensor, ...]:
-    """The inputs that the op writes in place."""
-    return tuple(op.inputs[i] for i in op.mutated if i < len(op.inputs))
 
 
 def _medians(activities: Sequence[Activity], steps: Steps) -> list[Activity]:

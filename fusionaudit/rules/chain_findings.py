@@ -9,6 +9,7 @@ from fusionaudit.figures import counted, times
 from fusionaudit.findings import Finding, Severity
 from fusionaudit.program.chains import Chain, chains
 from fusionaudit.program.costs import sum_known
+from fusionaudit.program.kept import kept
 from fusionaudit.program.model import Pass, Program
 from fusionaudit.rules.judging import (
     compiled_away,
@@ -23,19 +24,8 @@ from fusionaudit.rules.library_ops import library_call, match, only_library
 from fusionaudit.rules.repeats import claimed_ops
 from fusionaudit.trace.schema import Op
 
-_KEPT = 8
-_memo: list[tuple[Pass, tuple[Chain, ...]]] = []
-
-
-def chains_of(p: Pass) -> tuple[Chain, ...]:
-    """:func:`chains` of the pass, worked out once for all rules that ask."""
-    for known, found in _memo:
-        if known is p:
-            return found
-    result = chains(p)
-    _memo.append((p, result))
-    del _memo[:-_KEPT]
-    return result
+chains_of = kept(chains)
+"""The chains of a pass, worked out once for all rules that ask."""
 
 
 def eager_like(program: Program) -> list[Pass]:

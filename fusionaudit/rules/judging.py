@@ -10,6 +10,7 @@ from fusionaudit.config import Config
 from fusionaudit.device import Device
 from fusionaudit.figures import scaled_bytes, scaled_ns
 from fusionaudit.findings import Basis, Severity
+from fusionaudit.program.kept import kept
 from fusionaudit.program.model import Kernel, Pass, Program
 from fusionaudit.trace.schema import Op
 
@@ -29,18 +30,10 @@ class Worth:
     share: float | None = None
 
 
-_memo: list[tuple[Pass, dict[int, Kernel]]] = []
-
-
+@kept
 def kernels_by_id(p: Pass) -> dict[int, Kernel]:
-    """The kernels of a pass by id; kept for the last passes that were asked for."""
-    for known, found in _memo:
-        if known is p:
-            return found
-    result = {k.id: k for k in p.kernels}
-    _memo.append((p, result))
-    del _memo[:-8]
-    return result
+    """The kernels of a pass by id."""
+    return {k.id: k for k in p.kernels}
 
 
 def _flops(kernel: Kernel) -> float | None:
