@@ -173,7 +173,9 @@ def live_child(folder: str, script: str, arguments: list[str]) -> None:
 
 
 def compare_registers(real: list[dict[str, Any]], ours: list[dict[str, Any]]) -> dict[str, Any]:
-    """Kernels of the same name and configuration: how many have the same registers and spill alike."""
+    """Kernels of the same name and configuration: how many have the same registers and bytes of local memory.
+
+    A launcher counts local memory, the stack frame with what spills to it, in words of 4 bytes."""
     same, other_config, differences = 0, 0, []
     for kernel in real:
         keys = ("num_warps", "num_stages")
@@ -182,8 +184,7 @@ def compare_registers(real: list[dict[str, Any]], ours: list[dict[str, Any]]) ->
         if not alike:
             other_config += bool(named)
         elif any(
-            k["registers"] == kernel["registers"] and bool(k["spill_bytes"]) == bool(kernel["local_words"])
-            for k in alike
+            k["registers"] == kernel["registers"] and k["stack_bytes"] == 4 * kernel["local_words"] for k in alike
         ):
             same += 1
         else:

@@ -127,6 +127,32 @@ def test_figures_are_of_the_configuration_that_inductor_takes_untimed(tmp_path: 
             assert len(only) == 1 or "_per_" in name
 
 
+def test_triton_compiles_with_the_options_that_inductor_gives_it(tmp_path: Path) -> None:
+    """``debug`` among them: the checks of indices that it compiles in take registers (case03, case38 on an H200)."""
+    sources = kernels("h200", tmp_path)
+    device = find_target("h200")
+    with DevicelessSession(device=device, folder=tmp_path, pass_name="compiled", resources=False):
+        for name, text in sources.items():
+            kernel = ptxas._load(name, text, tmp_path)
+            config = kernel.configs[0]
+            if not hasattr(kernel, "_create_compile_options"):
+                pytest.skip("this torch makes the options inside another method")
+            theirs = kernel._create_compile_options(config, kernel._create_compile_meta(config))
+            assert ptxas._compile_arguments(kernel, config, device)[2] == theirs
+            assert theirs["debug"]
+
+
+def test_the_assembler_s_report_is_read() -> None:
+    log = (
+        "ptxas info : Function properties for k\n  32 bytes stack frame, 12 bytes spill stores, 16 bytes spill loads\n"
+    )
+    assert ptxas.nvidia_figures(log + "ptxas info : Used 40 registers, used 1 barriers") == {
+        "registers": 40, "stack_bytes": 32, "spill_bytes": 12, "spill_load_bytes": 16,
+    }  # fmt: skip
+    with pytest.raises(RuntimeError, match="nothing of registers"):
+        ptxas.nvidia_figures("")
+
+
 @pytest.mark.parametrize("target", ["b200", "mi300x"])
 def test_other_targets_have_registers_too(target: str, tmp_path: Path) -> None:
     sources = kernels(target, tmp_path)

@@ -1,4 +1,4 @@
-"""Registers, spills and occupancy of generated Triton kernels without a GPU: Triton to PTX, then ``ptxas -v``.
+"""Registers, spills and occupancy of generated Triton kernels without a GPU: Triton to PTX to ``ptxas``, which says.
 
 The sources are those that this process's own Inductor just generated; they are loaded here as Inductor itself would
 load them. Kernels are compiled with their first configuration, Inductor's default: the one that it takes where it does
@@ -10,19 +10,18 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
-import os
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from fusionaudit.capture.stand_in import triton_target
 from fusionaudit.device import Device
 
 _REGISTERS = re.compile(r"Used (\d+) registers")
-_SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _VECTOR_REGISTERS = re.compile(r"^\s*\.vgpr_count:\s*(\d+)", re.M)
 _SCRATCH = re.compile(r"^\s*\.private_segment_fixed_size:\s*(\d+)", re.M)
 _REGISTER_UNIT, _SHARED_UNIT, _SHARED_RESERVED = 256, 128, 1024
@@ -69,26 +68,53 @@ def kernel_resources(name: str, text: str, device: Device) -> dict[str, Any]:
 
 
 def _measure(name: str, text: str, device: Device) -> dict[str, Any]:
-    import triton
 
     with tempfile.TemporaryDirectory() as folder:
         kernel = _load(name, text, Path(folder))
         config = kernel.configs[0]
-        binary = triton.compile(*_compile_arguments(kernel, config, device))
+        binary, log = _compile(_compile_arguments(kernel, config, device))
         figures: dict[str, Any] = {
             "num_warps": config.num_warps,
             "num_stages": config.num_stages,
             "config": {k: v for k, v in config.kwargs.items() if isinstance(v, (int, float, str, bool))},
             "shared_bytes": int(getattr(binary.metadata, "shared", 0) or 0),
         }
-        if device.vendor != "amd":
-            figures.update(_assemble(binary.asm["ptx"], Path(folder)))
-        else:
-            figures.update(amd_figures(binary.asm["amdgcn"]))
+        figures.update(amd_figures(binary.asm["amdgcn"]) if device.vendor == "amd" else nvidia_figures(log))
         figures["occupancy"] = occupancy(
             device, figures["registers"], figures["shared_bytes"], config.num_warps * device.warp_size
         )
         return figures
+
+
+def _compile(arguments: tuple[Any, ...]) -> tuple[Any, str]:
+    """Triton's binary and what the assembler that Triton ran for it printed (nothing for AMD)."""
+    import triton
+    from triton import knobs
+    from triton.backends.nvidia import compiler
+
+    log: list[str] = []
+    with (
+        knobs.nvidia.scope(),
+        knobs.compilation.scope(),
+        mock.patch.object(compiler, "print", lambda *texts: log.extend(map(str, texts)), create=True),
+    ):
+        knobs.nvidia.dump_ptxas_log = True  # by print, in that module
+        knobs.compilation.always_compile = True  # a binary from Triton's cache has no log
+        return triton.compile(*arguments), "\n".join(log)
+
+
+def nvidia_figures(log: str) -> dict[str, Any]:
+    """What ``ptxas -v`` says of one kernel: registers a thread, bytes of local memory a thread (the stack frame, which
+    holds the spills too), and of spills the bytes stored and loaded."""
+    registers, stack = _REGISTERS.search(log), _STACK.search(log)
+    if registers is None:
+        raise RuntimeError(f"ptxas said nothing of registers: {log.strip()[:200]!r}")
+    return {
+        "registers": int(registers[1]),
+        "stack_bytes": int(stack[1]) if stack else 0,
+        "spill_bytes": int(stack[2]) if stack else 0,
+        "spill_load_bytes": int(stack[3]) if stack else 0,
+    }
 
 
 def amd_figures(assembly: str) -> dict[str, Any]:
@@ -124,43 +150,20 @@ def _compile_arguments(kernel: Any, config: Any, device: Device) -> tuple[Any, .
     signature = {**meta["signature"], **dict.fromkeys((k for k in constants if isinstance(k, str)), "constexpr")}
     constexprs = {(kernel.fn.arg_names.index(k),) if isinstance(k, str) else k: v for k, v in constants.items()}
     source = ASTSource(kernel.fn, signature, constexprs=constexprs, attrs=meta["configs"][0])
-    options: dict[str, Any] = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    options: dict[str, Any] = {
+        "num_warps": config.num_warps,
+        "num_stages": config.num_stages,
+        "debug": bool(kernel.inductor_meta.get("assert_indirect_indexing", True)) and device.vendor != "amd",
+        "sanitize_overflow": False,
+    }
     if "enable_fp_fusion" in meta:
         options["enable_fp_fusion"] = meta["enable_fp_fusion"]
+    if device.vendor != "amd":
+        options["launch_cooperative_grid"] = meta.get("launch_cooperative_grid", False)
+        options["launch_pdl"] = meta.get("launch_pdl", False)
+        if meta.get("disable_ftz", False):
+            options["enable_reflect_ftz"] = False
     return source, triton_target(device), options
-
-
-def find_ptxas(arch: str) -> str | None:
-    """The assembler that Triton ships; a newer one beside it is for compute capability 10.0 and above."""
-    import triton
-
-    folder = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-    number = re.search(r"\d+", arch)
-    newer = number is not None and int(number[0]) >= 100
-    names = ("ptxas-blackwell", "ptxas") if newer else ("ptxas",)
-    return next((str(folder / n) for n in names if os.access(folder / n, os.X_OK)), None)
-
-
-def _assemble(ptx: str, folder: Path) -> dict[str, Any]:
-    target = re.search(r"^\.target (sm_\w+)", ptx, re.M)
-    arch = target[1] if target else "sm_90a"
-    assembler = find_ptxas(arch)
-    if assembler is None:
-        return {"registers": None, "spill_bytes": None}
-    path = folder / "kernel.ptx"
-    path.write_text(ptx)
-    done = subprocess.run(
-        [assembler, "-v", f"-arch={arch}", str(path), "-o", os.devnull],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    registers, spills = _REGISTERS.search(done.stderr), _SPILLS.search(done.stderr)
-    if registers is None:
-        raise RuntimeError(f"ptxas: {done.stderr.strip()[:200]}")
-    return {
-        "registers": int(registers[1]),
-        "spill_bytes": int(spills[1]) if spills else 0,
-        "spill_load_bytes": int(spills[2]) if spills else 0,
-    }
 
 
 def _up(value: int, unit: int) -> int:

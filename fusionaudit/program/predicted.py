@@ -13,7 +13,7 @@ from fusionaudit.program.launches import predicted_launches
 from fusionaudit.program.model import MEMORY_BOUND, HostSync, Kernel, Pass, PassName
 from fusionaudit.program.records import record_steps
 from fusionaudit.tensors import Tensor
-from fusionaudit.trace.schema import GraphCall, Op, OpLog, SyncMark
+from fusionaudit.trace.schema import GraphCall, Op, OpLog, StopMark, SyncMark
 
 
 def predicted_time_ns(kernel: Kernel, device: Device | None) -> int | None:
@@ -85,6 +85,7 @@ def _graph_kernels(
                 write_bytes=made.write_bytes,
                 reread_bytes=made.reread_bytes,
                 registers=own.get("registers"),
+                local_memory_bytes=own.get("stack_bytes"),
                 spill_bytes=own.get("spill_bytes"),
                 shared_memory_bytes=own.get("shared_bytes"),
                 occupancy=own.get("occupancy"),
@@ -96,6 +97,19 @@ def _graph_kernels(
             )
         )
     return kernels
+
+
+def _stop_note(name: PassName, stopped: StopMark, *, judged: bool) -> Note:
+    """What it means that the audit ended the script: ``judged`` where whole steps came before."""
+    place = stopped.location
+    where = f"{place.file}:{place.line}" if place is not None else "the script"
+    text = f"{name}: --shapes-only computes nothing, and {where} needs a value ({stopped.asked})"
+    if judged:
+        text += ": the script was ended there; the steps before it are judged, what follows is not"
+        return Note(kind="stopped", text=text, remedy="to audit the rest, run without --shapes-only", pass_name=name)
+    text += " before a whole step was recorded twice: no step can be judged"
+    remedy = "run without --shapes-only (with smaller sizes if memory or time is short), or read values after the steps"
+    return Note(kind="stopped", text=text, remedy=remedy, blocks=True, pass_name=name)
 
 
 def predicted_pass(
@@ -132,7 +146,9 @@ def predicted_pass(
                 callers[compiled] = record.location
             caller = callers.get(compiled, record.location)
             kernels.extend(_graph_kernels(graph, record, len(kernels), instance, resources or {}, caller))
-    if not told_apart and chosen:
+    if oplog.stopped is not None:
+        notes.append(_stop_note(name, oplog.stopped, judged=told_apart))
+    elif not told_apart and chosen:
         notes.append(
             Note(
                 kind="no-steps",
