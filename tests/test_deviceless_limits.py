@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from test_deviceless_session import run  # noqa: E402
 
 from fusionaudit.capture import ptxas  # noqa: E402
 from fusionaudit.capture.deviceless import DevicelessSession  # noqa: E402
+from fusionaudit.capture.no_arithmetic import NeedsValue, WithoutValues  # noqa: E402
 from fusionaudit.device import find_target  # noqa: E402
 from fusionaudit.errors import AuditError  # noqa: E402
 
@@ -91,18 +94,93 @@ def test_nested_tensors_are_refused_by_line(tmp_path: Path) -> None:
         run(tmp_path, code, "eager")
 
 
-def test_a_limit_of_the_engine_is_no_fault_of_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = textwrap.dedent(
-        """
-        import torch
-        total = torch.ones(1 << 34, device="cuda").sum()
-        print(total.item())
-        """
+TRAINING = """
+    import sys
+    import torch
+
+    layer = torch.nn.Linear(1 << 13, 1 << 13, device="cuda")
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    x = torch.randn(64, 1 << 13, device="cuda")
+
+    def step():
+        optimizer.zero_grad()
+        loss = layer(x).relu().pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for _ in range(3):
+        loss = step()
+    try:
+        print(f"loss {loss.item()}")
+        raise AssertionError("went on without the value")
+    except Exception as error:
+        sys.exit(f"taken for an error of the script: {error}")
+    finally:
+        (layer.weight + 1).sum()
+        sys.exit(3)
+    """
+
+
+def stops(result: Any) -> list[dict[str, Any]]:
+    return [n for n in result.document["notes"] if n["kind"] == "stopped"]
+
+
+def test_shapes_only_ends_a_script_that_needs_a_value_after_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = audit(monkeypatch, tmp_path, textwrap.dedent(TRAINING), shapes_only=True)
+    assert {p["name"]: p["steps"] for p in result.document["passes"]} == {"eager": 3, "compiled": 3}
+    assert [k["ops"] for k in result.document["passes"][0]["kernels"]][-1] == ["aten._foreach_add_.List"], (
+        "not the clean-up"
     )
-    result = audit(monkeypatch, tmp_path, code, shapes_only=True)
-    (note,) = [n for n in result.document["notes"] if n["kind"] == "failed-pass"]
-    assert re.search(r"^eager: the capture failed: --shapes-only: \S+script\.py:4 needs a value", note["text"])
-    assert note["blocks"]
+    for note, name in zip(stops(result), ("eager", "compiled"), strict=True):
+        assert re.search(rf"^{name}: --shapes-only computes nothing, and \S+script\.py:19 needs a value", note["text"])
+        assert not note["blocks"]
+    assert result.exit_code == 0
+
+
+@pytest.mark.parametrize("body", ["step().item()", "for _ in range(3):\n    print(step().item())"])
+def test_shapes_only_judges_no_script_that_needs_a_value_in_its_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    code = textwrap.dedent(TRAINING)
+    result = audit(monkeypatch, tmp_path, code[: code.index("for _")] + body, shapes_only=True)
+    assert [p["name"] for p in result.document["passes"]] == ["eager", "compiled"]
+    for note, name in zip(stops(result), ("eager", "compiled"), strict=True):
+        assert re.search(rf"^{name}: .*script\.py:1[67] needs a value .* no step can be judged", note["text"])
+        assert "run without --shapes-only" in note["remedy"]
+        assert note["blocks"]
+    assert result.exit_code == 2
+    assert "--passes" not in str(result.document["notes"])
+
+
+def test_a_script_that_does_not_let_itself_be_ended_is_ended_with_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    class EndedError(Exception):
+        pass
+
+    def end(status: int) -> None:
+        raise EndedError(status)
+
+    told: list[NeedsValue] = []
+    values, op = WithoutValues(told.append), torch.ops.aten._local_scalar_dense.default
+    monkeypatch.setattr("os._exit", end)
+
+    def go_on() -> int:
+        for tried in range(1000):
+            try:
+                values.run(op if tried == 0 else torch.ops.aten.abs.default, (torch.ones(()),), {})
+            except NeedsValue:
+                continue
+            except EndedError:
+                return tried
+        raise AssertionError("never ended")
+
+    assert 5 < go_on() < 100
+    assert [t.asked for t in told] == [".item() or a condition"]
+    values = WithoutValues(told.append)
+    with ThreadPoolExecutor() as pool:  # its end might never be noticed: at once
+        assert pool.submit(go_on).result() == 0
 
 
 def kernels(target: str, folder: Path) -> dict[str, str]:

@@ -15,9 +15,9 @@ pytest.importorskip("triton")
 from agreement import graphs_of  # noqa: E402
 
 from fusionaudit.capture.deviceless import DevicelessSession  # noqa: E402
+from fusionaudit.capture.no_arithmetic import NeedsValue  # noqa: E402
 from fusionaudit.capture.recorder import Recorder  # noqa: E402
 from fusionaudit.device import find_target  # noqa: E402
-from fusionaudit.errors import AuditError  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
@@ -162,7 +162,7 @@ def test_random_numbers_in_a_script_that_never_names_a_gpu(tmp_path: Path) -> No
 
 
 def test_shapes_only_takes_no_memory_and_names_the_line(tmp_path: Path) -> None:
-    with pytest.raises(AuditError, match=r"script\.py:4 needs a value"):
+    with pytest.raises(NeedsValue) as stopped:
         run(
             tmp_path,
             """
@@ -173,6 +173,8 @@ def test_shapes_only_takes_no_memory_and_names_the_line(tmp_path: Path) -> None:
             "eager",
             shapes_only=True,
         )
+    assert stopped.value.location is not None
+    assert stopped.value.location["line"] == 4
 
 
 def test_user_kernels_and_hand_made_graphs_are_opaque(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fusionaudit.program.records import activity_steps, record_steps, same_launches
 from fusionaudit.tensors import Tensor
-from fusionaudit.trace.schema import Activity, Op, OpLog, RangeOp
+from fusionaudit.trace.schema import Activity, Op, OpLog, RangeOp, StepMark, StopMark
 
 X = Tensor.contiguous((1024,), "float32", "x")
 ROUND = ("aten.mul.Tensor", "aten.tanh.default")
@@ -74,3 +74,37 @@ def test_layers_of_one_shape_are_no_steps() -> None:
                 value = made
     _, found = record_steps(OpLog(records=tuple(records)))
     assert [b - a for a, b in found.spans] == [6, 6]
+
+
+def stopped_after(names: str, *, weights: str = "", marks: str = "") -> list[tuple[int, int]]:
+    """Spans of a script that the audit ended: a letter an op, its weight below it, ``|`` where a step is marked."""
+    records: list[Op | StepMark] = []
+    for i, name in enumerate(names):
+        if marks[i : i + 1] == "|":
+            records.append(StepMark(index=i))
+        reads = [Tensor.contiguous((1024,), "float32", f"v{i}")]
+        if weights[i : i + 1].strip():
+            reads.append(Tensor.contiguous((1024,), "float32", weights[i]))
+        made = Tensor.contiguous((1024,), "float32", f"v{i + 1}")
+        records.append(Op(id=i, name=f"aten.{name}.Tensor", inputs=tuple(reads), outputs=(made,)))
+    return list(record_steps(OpLog(records=tuple(records), stopped=StopMark(asked=".item()")))[1].spans)
+
+
+def test_of_a_script_that_was_ended_only_whole_steps_count() -> None:
+    assert stopped_after("abcabcabc") == [(0, 3), (3, 6), (6, 9)]
+    assert stopped_after("abcd") == [(0, 4)], "nothing repeats: no step"
+    assert record_steps(OpLog(records=(), stopped=StopMark(asked="")))[1].source == "whole"
+
+
+def test_layers_of_a_step_that_was_cut_are_no_steps() -> None:
+    alike = "abababab"
+    assert stopped_after(alike, weights="x.x.x.x.".replace(".", " ")) == [(0, 2), (2, 4), (4, 6), (6, 8)]
+    assert stopped_after(alike, weights="x y z w ") == [(0, 8)]
+
+
+def test_a_marked_step_that_was_cut_does_not_count() -> None:
+    assert stopped_after("abcabcab", marks="|  |  | ") == [(0, 3), (3, 6)]
+    assert stopped_after("abcxabcab", marks="|   |  | ") == [(4, 7)], "the first step is a warm-up"
+    assert stopped_after("abcab", marks="|  | ") == [(0, 3)], "one whole step"
+    assert stopped_after("abcabcd", marks="|  |   ") == [(0, 3), (3, 6)], "the last step was whole"
+    assert stopped_after("sab", marks=" | ") == [(0, 3)], "only a cut one: all that was recorded"

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -24,6 +25,10 @@ BOOTSTRAP = (
     "main(sys.argv[1])\n"
 )
 """Run with ``python -c``: the working directory must not shadow what the set-up imports, as ``-m`` would let it."""
+
+
+_AFTER_STOP_S = 10.0
+"""Time that a script which the audit ended has for its own end (threads, atexit)."""
 
 
 class _Finish:
@@ -118,12 +123,13 @@ def _setup(spec: PassSpec, finish: _Finish, facts: dict[str, Any]) -> Iterator[b
             from fusionaudit.capture.deviceless import DevicelessSession
             from fusionaudit.device import Device
 
-            stack.enter_context(
-                DevicelessSession(
-                    device=Device.from_json(spec.device or {}), folder=folder, pass_name=spec.name,
-                    shapes_only=spec.shapes_only, recorder=recorder,
-                )
+            session = DevicelessSession(
+                device=Device.from_json(spec.device or {}), folder=folder, pass_name=spec.name,
+                shapes_only=spec.shapes_only, recorder=recorder,
+                on_stop=lambda stop: facts.update(stopped={"asked": stop.asked, "location": stop.location}),
             )  # fmt: skip
+            stack.enter_context(session)
+            finish.add(session.write_resources)  # for a script that leaves by os._exit
         elif recorder is not None:
             stack.enter_context(_sync_marks(recorder))
         if recorder is not None:
@@ -232,6 +238,8 @@ def run_pass(spec: PassSpec) -> PassOutcome:
     parent = os.getpid()
 
     def conclude(outcome: Outcome) -> PassOutcome:
+        if "stopped" in facts and not outcome.interrupted:
+            outcome = Outcome(exit_code=0)  # whatever its clean-up came to: it was ended by the audit
         facts["wall_s"] = round(time.monotonic() - started, 6)
         finish.run()
         told = PassOutcome(
@@ -289,6 +297,11 @@ def main(path: str | None = None) -> None:
     if spec.engine == "nsys":
         _leave_children_alone()
     told = run_pass(spec)
+    if "stopped" in told.facts:
+        # The recording is done: what the script does at its end, and its threads, get a while and no more.
+        watchdog = threading.Timer(_AFTER_STOP_S, os._exit, (0,))
+        watchdog.daemon = True
+        watchdog.start()
     sys.exit(told.exit_code if told.problem is None else told.exit_code or 2)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fusionaudit.capture.gpu_tensors import GpuTensors
+from fusionaudit.capture.no_arithmetic import NeedsValue, WithoutValues
 from fusionaudit.capture.patches import Patches
 from fusionaudit.device import Device
 
@@ -20,14 +21,14 @@ class DevicelessSession:
 
     Enter it before the recorder's own mode: the redirect must lie under it. ``pass_name`` is ``eager`` (compiled code
     is run eagerly) or ``compiled`` (graphs are lowered; ``folder`` gets torch_logs.txt and resources.json). With
-    ``shapes_only`` nothing is computed: AuditError where the script needs a value. ``resources=False`` leaves the
-    kernels uncompiled. All patches are undone on exit.
+    ``shapes_only`` nothing is computed: where the script needs a value the recording ends, ``on_stop`` is told, and
+    NeedsValue ends the script. ``resources=False`` leaves the kernels uncompiled. All patches are undone on exit.
     AuditError from the constructor or ``__enter__``: torch too old, Triton missing, a private name moved.
     """
 
     def __init__(
         self, *, device: Device, folder: Path, pass_name: str, shapes_only: bool = False, recorder: Any = None,
-        resources: bool = True,
+        resources: bool = True, on_stop: Callable[[NeedsValue], None] | None = None,
     ) -> None:  # fmt: skip
         from fusionaudit.capture.stand_in import require_torch
 
@@ -37,7 +38,8 @@ class DevicelessSession:
         self.lowering: Any = None
         self._folder = Path(folder)
         self._pass_name = pass_name
-        self._shapes_only = shapes_only
+        self._without_values = WithoutValues(self._stopped) if shapes_only else None
+        self._on_stop = on_stop
         self._recorder = recorder
         self._resources = resources
         self._patches = Patches()
@@ -82,9 +84,9 @@ class DevicelessSession:
             patches.on_undo(lambda: torch.compiler.set_stance("default"))
         else:
             self._log(patches)
-            self.lowering = Lowering(self.tensors, self._graph_called, shapes_only=self._shapes_only)
+            self.lowering = Lowering(self.tensors, self._graph_called, without_values=self._without_values)
             self.lowering.install(patches)
-        patches.enter(RedirectMode(self.tensors, shapes_only=self._shapes_only))
+        patches.enter(RedirectMode(self.tensors, without_values=self._without_values))
 
     def _log(self, patches: Patches) -> None:
         from fusionaudit.capture.logs import ArtifactLog
@@ -109,16 +111,25 @@ class DevicelessSession:
         if self._recorder is not None and (self.lowering is None or not self.lowering.running):
             self._recorder.opaque(name, tensors)
 
+    def _stopped(self, stop: NeedsValue) -> None:
+        if self._recorder is not None:
+            self._recorder.stop(stop.asked, stop.location)
+        if self._on_stop is not None:
+            self._on_stop(stop)
+
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         try:
-            if self.lowering is not None and self._resources:
-                self._write_resources()
+            self.write_resources()
         finally:
             self._patches.undo()
 
-    def _write_resources(self) -> None:
+    def write_resources(self) -> None:
+        """Compile the kernels and write what the compiler says of them: once, while the patches are in place."""
+        if self.lowering is None or not self._resources:
+            return
+        self._resources = False
         from torch.utils._python_dispatch import _disable_current_modes
 
         from fusionaudit.capture.ptxas import resources

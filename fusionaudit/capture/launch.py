@@ -14,6 +14,7 @@ from pathlib import Path
 from types import CodeType, TracebackType
 from typing import Any
 
+from fusionaudit.capture.no_arithmetic import NeedsValue
 from fusionaudit.capture.targets import compile_script
 from fusionaudit.errors import AuditError
 
@@ -157,7 +158,9 @@ def run_program(*, script: str | None, module: str | None, arguments: list[str],
         _trim_chain(error)
         _show(error)
         return Outcome(exit_code=130, error="KeyboardInterrupt", interrupted=True)
-    except AuditError:  # a limit of the engine (--shapes-only, nested tensors), not the script's fault
+    except NeedsValue:  # ended by the audit, as if it had ended by itself
+        return Outcome(exit_code=0)
+    except AuditError:  # a limit of the engine (nested tensors), not the script's fault
         raise
     except BaseException as error:
         _trim_chain(error)

@@ -21,6 +21,7 @@ import torch
 from fusionaudit.capture.attention import cpu_equivalents
 from fusionaudit.capture.compiling import graph_id
 from fusionaudit.capture.gpu_tensors import CUDA, GpuTensors
+from fusionaudit.capture.no_arithmetic import WithoutValues
 from fusionaudit.capture.patches import Patches, moved
 from fusionaudit.capture.unmeasured import Unmeasured
 
@@ -47,12 +48,12 @@ class _Pending:
 class Lowering:
     """Replaces the end of Inductor's compilation while its patches are in place."""
 
-    def __init__(self, tensors: GpuTensors, on_call: CallGraph, *, shapes_only: bool = False) -> None:
+    def __init__(self, tensors: GpuTensors, on_call: CallGraph, *, without_values: WithoutValues | None = None) -> None:
         self.tensors = tensors
         self.lowered: list[Lowered] = []
         self.unmeasured = Unmeasured()
         self._on_call = on_call
-        self._run: RunGraph = _only_shapes if shapes_only else _interpret
+        self._run: RunGraph = _interpret if without_values is None else _only_shapes(without_values)
         self._pending = threading.local()
         self._ids: dict[str, int] = {}
         self._running = threading.local()
@@ -265,9 +266,8 @@ def _interpret(graph: torch.fx.GraphModule, inputs: list[Any]) -> Sequence[Any]:
     return outputs
 
 
-def _only_shapes(graph: torch.fx.GraphModule, inputs: list[Any]) -> Sequence[Any]:
-    """The graph's outputs without their values: views of inputs are views, mutations do nothing."""
-    from fusionaudit.capture.no_arithmetic import run_without_values
+def _only_shapes(without_values: WithoutValues) -> RunGraph:
+    """Gives a graph's outputs without their values: views of inputs are views, mutations do nothing."""
 
     class Interpreter(torch.fx.Interpreter):
         def run_node(self, n: torch.fx.Node) -> Any:
@@ -277,13 +277,17 @@ def _only_shapes(graph: torch.fx.GraphModule, inputs: list[Any]) -> Sequence[Any
         def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
             target = originals.get(target, target)
             if isinstance(target, torch._ops.OpOverload) and not self.on_host:
-                return run_without_values(target, args, kwargs)
+                return without_values.run(target, args, kwargs)
             return super().call_function(target, args, kwargs)
 
     originals = {run: op for op, run in cpu_equivalents().items()}
-    with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes():
-        outputs: Sequence[Any] = Interpreter(graph).run(*inputs)
-    return outputs
+
+    def run(graph: torch.fx.GraphModule, inputs: list[Any]) -> Sequence[Any]:
+        with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes():
+            outputs: Sequence[Any] = Interpreter(graph).run(*inputs)
+        return outputs
+
+    return run
 
 
 def _is_host_work(node: torch.fx.Node) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import mmap
+import os
+import sys
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
-
-from fusionaudit.errors import AuditError
 
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 """Linux value; Python names it from 3.13 on."""
@@ -71,7 +73,7 @@ def run_without_kernel(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def run_without_values(func: Any, args: Any, kwargs: Any) -> Any:
-    """An op of a ``--shapes-only`` audit. AuditError where the script needs a value, with the line that asks."""
+    """An op of a ``--shapes-only`` audit. NeedsValue where the script needs a value, with the line that asks."""
     name = func._schema.name if hasattr(func, "_schema") else str(func)
     if name in _NEEDS_VALUES:
         raise needs_value(name)
@@ -93,11 +95,58 @@ def run_without_values(func: Any, args: Any, kwargs: Any) -> Any:
         raise
 
 
-def needs_value(name: str) -> AuditError:
-    """The error for a value that does not exist, with the user's line."""
+def needs_value(name: str) -> NeedsValue:
+    """What ends the script where it needs a value that does not exist, with the user's line."""
     from fusionaudit.capture.locations import Locator
 
-    where = Locator().find()
-    place = f"{where['file']}:{where['line']}" if where else "the script"
     asked = name.replace("aten::", "").replace("_local_scalar_dense", ".item() or a condition")
-    return AuditError(f"--shapes-only: {place} needs a value ({asked})", remedy="audit without --shapes-only")
+    return NeedsValue(asked, Locator().find())
+
+
+class NeedsValue(BaseException):
+    """The script needs a value (``asked``) at ``location`` and an audit without arithmetic has none: it ends there.
+
+    No Exception: what the script does about its own errors must not go on without the value.
+    """
+
+    def __init__(self, asked: str, location: dict[str, Any] | None) -> None:
+        super().__init__(f"--shapes-only has no values, and one is needed here ({asked})")
+        self.asked = asked
+        self.location = location
+
+
+_PATIENCE = 20
+"""Ops that the script may try while it ends (``finally``, ``except BaseException``) before its process is ended."""
+
+
+class WithoutValues:
+    """Runs ops without values until the script needs one, then ends it.
+
+    ``on_stop`` is told once. A script that does not let itself be ended, or that needs the value on another thread
+    than the main one (whose end nobody might notice), is ended with its process: ``os._exit``.
+    """
+
+    def __init__(self, on_stop: Callable[[NeedsValue], None]) -> None:
+        self._on_stop = on_stop
+        self._first: NeedsValue | None = None
+        self._tries = 0
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The op's result without its values; NeedsValue where the script needs one or has needed one before."""
+        try:
+            if self._first is not None:
+                raise NeedsValue(self._first.asked, self._first.location)
+            return run_without_values(func, args, kwargs)
+        except NeedsValue as stop:
+            self._stop(stop)
+            raise
+
+    def _stop(self, stop: NeedsValue) -> None:
+        if self._first is None:
+            self._first = stop
+            self._on_stop(stop)
+        self._tries += 1
+        if self._tries > _PATIENCE or threading.current_thread() is not threading.main_thread():
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            os._exit(0)

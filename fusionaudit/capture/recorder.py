@@ -287,6 +287,15 @@ class Recorder:
         if self._observer is not None:
             self._observer.saw_op(mutates=True)
 
+    def stop(self, asked: str, location: dict[str, Any] | None) -> None:
+        """Write that the script was ended here, where it needs a value that the audit does not have; the last line."""
+        if not self.enabled:
+            return
+        self.lines.write({"kind": "stop", "asked": asked, "location": location})
+        self.enabled = False
+        if self._observer is not None:
+            self._observer.saw_barrier("host sync")
+
     def _phase(self) -> str:
         if self._optimizer_depth:
             return "optimizer"

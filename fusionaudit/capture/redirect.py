@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fusionaudit.capture.attention import cpu_equivalents
 from fusionaudit.capture.calls import tensors_of
 from fusionaudit.capture.gpu_tensors import CUDA, GpuTensors, real_device, storage_key
-from fusionaudit.capture.no_arithmetic import run_without_kernel, run_without_values
+from fusionaudit.capture.no_arithmetic import WithoutValues, run_without_kernel
 from fusionaudit.capture.patches import Patches
 
 CPU = torch.device("cpu")
@@ -42,10 +42,10 @@ class RedirectMode(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, tensors: GpuTensors, *, shapes_only: bool) -> None:
+    def __init__(self, tensors: GpuTensors, *, without_values: WithoutValues | None) -> None:
         super().__init__()
         self._tensors = tensors
-        self._shapes_only = shapes_only
+        self._without_values = without_values
         self._equivalents = cpu_equivalents()
 
     @classmethod
@@ -68,8 +68,8 @@ class RedirectMode(TorchDispatchMode):
         if any(type(t) not in _PLAIN for t in inputs):
             return func(*args, **kwargs)
         wanted, args, kwargs = self._host_arguments(args, kwargs, bool(inputs))
-        if self._shapes_only and self._for_gpu(inputs, wanted):
-            result = run_without_values(func, args, kwargs)
+        if self._without_values is not None and self._for_gpu(inputs, wanted):
+            result = self._without_values.run(func, args, kwargs)
         else:
             try:
                 result = self._equivalents.get(func, func)(*args, **kwargs)

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from fusionaudit.capture.calls import tensors_of
+from fusionaudit.capture.no_arithmetic import NeedsValue
 
 HOOK = "__fusionaudit_target__"
 MAX_OPS = 3000
@@ -175,6 +176,8 @@ class Finder:
             calls.append(call)
             try:
                 result = function(*args, **kwargs)
+            except NeedsValue:  # ended by the audit
+                raise
             except BaseException:
                 candidate.reject("it raises")
                 raise

@@ -88,11 +88,39 @@ def record_steps(oplog: OpLog, *, warmup: int | None = None, steps: int | None =
         if finer.source == "period" and _length(finer) > _length(found) and finer.spans[-1][1] >= found.spans[-1][1]:
             found = finer
         found = steps_of_epoch(found, kept, keys, weights)
+    if oplog.stopped is not None:
+        found = _whole_steps(found, kept, keys, marks, warmup)
     if not found.spans or (found.source == "period" and not _is_convincing(found, kept, keys, weights)):
         found = Steps(spans=((0, len(kept)),), source="whole")
     if steps is not None and steps > 0:
         found = replace(found, spans=found.spans[-steps:])
     return kept, found
+
+
+def _whole_steps(
+    found: Steps, records: Sequence[Record], keys: Sequence[object], marks: Sequence[int | None], warmup: int | None
+) -> Steps:
+    """The steps of a script that the audit ended: what was running then is no step. No spans where none is left.
+
+    By marks: the last one counts if it holds all that another one holds. By period: two like stretches may be layers
+    of a step that was cut; then they do not share their weights.
+    """
+    none = Steps(spans=(), source="whole")
+    like = len(found.spans) > 1 and _same(keys, found.spans[-2], found.spans[-1])
+    if found.source == "marks" and not like:
+        cut = marks.index(max(m for m in marks if m is not None))
+        before = find_steps(keys[:cut], marks[:cut], warmup=warmup) if cut else none
+        return before if before.source == "marks" else none
+    if found.source == "period" and len(found.spans) > 1:
+        lasting = _lasting(records, _length(found))
+        first, second = ({s for r in records[a:b] for s in _reads_of(r, lasting)} for a, b in found.spans[-2:])
+        if len(first & second) * 2 < min(len(first), len(second)):
+            return none
+    return found
+
+
+def _same(keys: Sequence[object], one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return list(keys[slice(*one)]) == list(keys[slice(*other)])
 
 
 def _is_convincing(found: Steps, records: Sequence[Record], keys: Sequence[object], weights: Sequence[int]) -> bool:

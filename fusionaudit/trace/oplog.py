@@ -9,7 +9,7 @@ from typing import Any
 from fusionaudit.errors import AuditError
 from fusionaudit.findings import Location, Note
 from fusionaudit.tensors import Tensor
-from fusionaudit.trace.schema import GraphCall, Op, OpLog, Record, StepMark, SyncMark
+from fusionaudit.trace.schema import GraphCall, Op, OpLog, Record, StepMark, StopMark, SyncMark
 
 _PHASES = ("forward", "backward", "optimizer")
 
@@ -61,7 +61,7 @@ def op_from_json(data: dict[str, Any]) -> Op:
     )
 
 
-def _record(data: dict[str, Any]) -> Record | None:
+def _record(data: dict[str, Any]) -> Record | StopMark | None:
     """One record; ``None`` for a kind that this version does not know."""
     kind = data["kind"]
     if kind == "op":
@@ -81,6 +81,8 @@ def _record(data: dict[str, Any]) -> Record | None:
         return SyncMark(
             name=str(data["name"]), location=_location(data.get("location")), bytes=_optional_int(data.get("bytes"))
         )
+    if kind == "stop":
+        return StopMark(asked=str(data["asked"]), location=_location(data.get("location")))
     return None
 
 
@@ -100,6 +102,7 @@ def read_oplog(path: Path) -> OpLog:
     records: list[Record] = []
     broken = unknown = 0
     cut_off = False
+    stopped: StopMark | None = None
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -113,6 +116,8 @@ def read_oplog(path: Path) -> OpLog:
             continue
         if record is None:
             unknown += 1
+        elif isinstance(record, StopMark):
+            stopped = record
         else:
             records.append(record)
     if broken and not records:
@@ -127,4 +132,4 @@ def read_oplog(path: Path) -> OpLog:
     if unknown:
         text = f"{path.name}: {unknown} records of a kind that this version does not know were left out"
         notes.append(Note(kind="newer-log", text=text, remedy="upgrade fusionaudit", blocks=True))
-    return OpLog(records=tuple(records), notes=tuple(notes))
+    return OpLog(records=tuple(records), notes=tuple(notes), stopped=stopped)

@@ -158,12 +158,24 @@ class SyncMark:
     bytes: int | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class StopMark:
+    """The audit ended the script at ``location``, which needs a value (``asked``) that ``--shapes-only`` has not."""
+
+    asked: str
+    location: Location | None = None
+
+
 Record = Op | GraphCall | StepMark | SyncMark
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpLog:
-    """The recorder's file (``ops.jsonl``) in order of execution. Ids of ops count up but may have gaps."""
+    """The recorder's file (``ops.jsonl``) in order of execution. Ids of ops count up but may have gaps.
+
+    ``stopped``: the audit ended the script there, so the last step may be cut.
+    """
 
     records: tuple[Record, ...]
     notes: tuple[Note, ...] = ()
+    stopped: StopMark | None = None
