@@ -17,6 +17,7 @@ from fusionaudit.verify.generated import prepare
 from fusionaudit.verify.reference import check_kernel, make_subject, verify_ops
 from fusionaudit.verify.replay import draw
 from fusionaudit.verify.step_graph import verify_step
+from fusionaudit.verify.timing import interleaved
 
 pytestmark = pytest.mark.gpu
 
@@ -62,6 +63,43 @@ def test_verification_of_a_finding(name, launch):
     assert found.saving_ns > 0
     assert found.compile_ns is not None
     assert found.cuda_graph_ns is not None
+
+
+EPILOGUES = {
+    "bias and relu": (lambda a, b, c: torch.addmm(c, a, b).relu(), (4096,), "aten._addmm_activation.default"),
+    "loose bias": (lambda a, b, c: a @ b + c, (4096,), "aten.addmm.default"),
+    "scale and residual": (lambda a, b, c: (a @ b) * 0.5 + c, (8192, 4096), None),
+}
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_an_epilogue_gets_a_verdict(name, launch):
+    """Small inner length: what stands behind the matmul moves as much as the matmul itself."""
+    function, shape, call = EPILOGUES[name]
+    operands = (torch.randn(8192, 256), torch.randn(256, 4096), torch.randn(shape))
+    ops = record(function, *(t.bfloat16() for t in operands))
+    found = verify_ops(ops, [op.id for op in ops], launch)
+    timed = found.details["timings"]["cold"]
+    assert found.verdict != "inconclusive", found
+    assert "template" in timed, found.details["missing"]
+    assert found.reference_ns is not None
+    if call is not None:
+        assert call in timed, found.details["missing"]
+    assert not any(t["waits"] for t in timed.values()), timed
+
+
+def test_times_of_one_call_agree_with_those_of_many(launch):
+    """A copy of 1 GiB alone and ten of them in one call: the same time each, within 2%."""
+    source = torch.randn(1 << 28, device=launch.device)
+    target = torch.empty_like(source)
+
+    def ten():
+        for _ in range(10):
+            target.copy_(source)
+
+    found = interleaved({"one": lambda: target.copy_(source), "ten": ten})
+    assert found["one"].median_ns == pytest.approx(found["ten"].median_ns / 10, rel=0.02)
+    assert not found["one"].waits
 
 
 def test_a_step_as_one_cuda_graph(launch):

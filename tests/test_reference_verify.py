@@ -21,14 +21,15 @@ from fusionaudit.verify.audit import combine, executions, verify_audit
 from fusionaudit.verify.bench import bench
 from fusionaudit.verify.bench_all import failures, limited
 from fusionaudit.verify.bench_table import render_bench
+from fusionaudit.verify.candidates import Versions
 from fusionaudit.verify.chain import refit, right_align
 from fusionaudit.verify.check import compare, tolerance_of
-from fusionaudit.verify.reference import judge, make_subject
-from fusionaudit.verify.timing import Timing
+from fusionaudit.verify.reference import judge, make_subject, settled
+from fusionaudit.verify.timing import Timing, summary
 
 
-def timing(median: int, spread: int = 10) -> Timing:
-    return Timing(median_ns=median, low_ns=median - spread, high_ns=median + spread, count=20)
+def timing(median: int, spread: int = 10, *, waits: bool = False) -> Timing:
+    return summary([median + spread * (i - 10) / 10 for i in range(21)], waits=waits)
 
 
 def document(name: str, *, rule: str = "FA101", times: int = 1) -> dict:
@@ -46,7 +47,8 @@ def document(name: str, *, rule: str = "FA101", times: int = 1) -> dict:
 def times(monkeypatch):
     """Stands in for the clock: set the times of the versions."""
     found = {"eager": timing(1000), "reference": timing(400)}
-    monkeypatch.setattr(reference, "time_versions", lambda *_: ({"cold": found, "warm": found}, {}))
+    monkeypatch.setattr(reference, "time_versions", lambda *_: {"cold": found, "warm": found})
+    monkeypatch.setattr(reference, "make_versions", lambda *_, **__: Versions())
     return found
 
 
@@ -154,8 +156,30 @@ def test_verdicts():
     assert judge({"eager": timing(1000), "reference": timing(1200), "compile": timing(500)})[0] == "confirmed"
     assert judge({"eager": timing(1000), "reference": timing(990)})[0] == "refuted"
     assert judge({"eager": timing(1000, 300), "reference": timing(900, 300)})[0] == "inconclusive"
+    # Single calls scatter more than the versions differ, the medians of 21 calls do not.
+    assert judge({"eager": timing(1000, 300), "reference": timing(600, 300)})[0] == "confirmed"
+    assert judge({"eager": timing(1000), "compile": timing(1010), "template": timing(1020)})[0] == "refuted"
+    best = judge({"eager": timing(1000), "compile": timing(1010), "aten._addmm_activation.default": timing(700)})
+    assert (best[0], best[2]) == ("confirmed", 300)
+    assert best[1].startswith("aten._addmm_activation (cuBLASLt's epilogue) takes 0.7 us")
     assert judge({"eager": timing(1000), "compile": timing(990)}, "no form")[0] == "inconclusive"
     assert judge({"eager": timing(1000)}, "no form")[0] == "inconclusive"
+
+
+def test_a_host_that_is_too_slow_is_no_saving():
+    """Eager's time holds waits for the host: the device time is what its CUDA graph takes."""
+    found = {"eager": timing(5000, waits=True), "cuda_graph": timing(1000), "reference": timing(990)}
+    assert judge(found)[0] == "refuted"
+    assert judge({**found, "reference": timing(600)})[2] == 400
+    assert judge({**found, "cuda_graph": timing(4000, waits=True), "reference": timing(600)})[2] == 4400
+
+
+def test_more_calls_are_made_only_where_they_can_change_the_verdict():
+    assert settled({"eager": timing(1000), "reference": timing(500)})
+    assert settled({"eager": timing(1000), "reference": timing(1200)})
+    assert not settled({"eager": timing(1000, 300), "reference": timing(900, 300)})
+    assert not settled({"eager": timing(1000), "reference": timing(970)})
+    assert settled({"eager": timing(1000), "cuda_graph": timing(500)})
 
 
 def test_comparison():

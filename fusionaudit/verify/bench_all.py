@@ -95,7 +95,8 @@ def main() -> int:
             share = "   -" if r["copy_share"] is None else f"{r['copy_share']:4.0%}"
             wrong = "" if r["correct"] in (True, None) else "WRONG"
             figures = f"{r['kernels'] or 0:>3}k {r['time_ns'] / 1e3:>9.1f}us {share} x{r['speedup']:<6.2f}"
-            print(f"{key} {figures} host {r['host_ns'] / 1e3:>6.1f}us {wrong}")
+            print(f"{key} {figures} host {r['host_ns'] / 1e3:>6.1f}us {wrong}"
+                  + (" (waits for the host)" if r["waits"] else ""))  # fmt: skip
         else:
             print(f"{key} {r['problem'][:90]}")
     bad = failures(result["rows"])

@@ -53,6 +53,9 @@ def render_bench(result: dict[str, Any], console: Console) -> None:
                 {True: "same", False: "vary", None: "-"}[r["deterministic"]],
             )
         console.print(table)
+        slow = [r["version"].replace("reference", "CUDA") for r in group if r.get("waits")]
+        if slow:
+            console.print(f"  {', '.join(slow)}: the time holds waits for the host", markup=False, highlight=False)
         for r in group:
             if r.get("problem"):
                 console.print(f"  {r['version']}: {r['problem']}", markup=False, highlight=False)
