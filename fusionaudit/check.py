@@ -15,7 +15,7 @@ from fusionaudit.explain import change_line, counted, describe, figures, listed
 from fusionaudit.findings import Finding, Location, Severity
 from fusionaudit.groups import Lock, Ref, bare, lock_of
 from fusionaudit.limits import Allowed, Limits, expired
-from fusionaudit.matching import line_id
+from fusionaudit.matching import line_id, op_kinds
 from fusionaudit.report.document import Document, finding_json
 
 Outcome = Literal["regression", "changed", "improvement", "same"]
@@ -105,10 +105,12 @@ def outcome(changes: Sequence[Change], limits: Limits) -> Outcome:
     """What a cluster of changes comes to, pass by pass: a cost anywhere is a regression.
 
     Other dtypes, shapes or dynamic sizes are ``changed`` even where they cost nothing: the lock is then about another
-    program. Ops that came in for free are ``changed`` too, unless the whole got cheaper.
+    program. So are more ops that came in for free, bytes that are no longer known, and a kernel that fell apart while
+    others came together, unless the whole got cheaper. Ops in the place of as many others are the ``same``.
     """
     cheaper = False
-    for name in dict.fromkeys(c.pass_name for c in changes):
+    names = dict.fromkeys(c.pass_name for c in changes)
+    for name in names:
         mine = [c for c in changes if c.pass_name == name]
         events = [c for c in mine if (c.new or c.old)[0].what != "kernel"]
         if any(len(c.new) > len(c.old) or c.launches[1] > c.launches[0] for c in events):
@@ -125,8 +127,17 @@ def outcome(changes: Sequence[Change], limits: Limits) -> Outcome:
         return "changed"
     if cheaper:
         return "improvement"
-    added = {op for c in changes for op in c.added_ops} - {op for c in changes for op in c.removed_ops}
-    return "changed" if added else "same"
+    unknown = any(c.bytes[0] is not None and c.bytes[1] is None for c in changes)
+    torn = any(c.lost_edges and c.launches[1] > c.launches[0] for c in changes)
+    return "changed" if unknown or torn or any(_more_ops(changes, n) for n in names) else "same"
+
+
+def _more_ops(changes: Sequence[Change], pass_name: str) -> bool:
+    """More kinds of op came into the kernels of a pass than went."""
+    mine = [c for c in changes if c.pass_name == pass_name]
+    old = {op for c in mine for g in c.old for op in op_kinds(g)}
+    new = {op for c in mine for g in c.new for op in op_kinds(g)}
+    return len(new - old) > len(old - new)
 
 
 _WORDS = {

@@ -13,7 +13,7 @@ from math import prod
 from typing import Any, Literal
 
 from fusionaudit.groups import DTYPE_SHORT, Group, Key, Lock, Ref, Section
-from fusionaudit.matching import Pairs, line_id, match
+from fusionaudit.matching import Pairs, line_id, match, op_kinds, tensors
 from fusionaudit.tensors import DTYPE_BYTES
 
 ChangeKind = Literal[
@@ -145,28 +145,13 @@ def _kind(old: Sequence[Group], new: Sequence[Group]) -> ChangeKind:
     return "changed" if len(old) == len(new) == 1 else "regrouped"
 
 
-def _sizes(texts: Sequence[str]) -> list[str]:
-    """Dtype and element count of each tensor, in any order: how generated code views a buffer is its own affair."""
-    out = []
-    for text in texts:
-        match = _TENSOR.match(text)
-        out.append(f"{match[1]}[{prod(int(n) for n in match[2].split(',') if n)}]" if match else text)
-    return sorted(out)
-
-
 def _other_tensors(a: Group, b: Group) -> bool:
-    if (a.reads, a.writes) == (b.reads, b.writes):
-        return False
-    if a.section.graph and b.section.graph:
-        sides = [
-            (Counter(_sizes(old)), Counter(_sizes(new))) for old, new in ((a.reads, b.reads), (a.writes, b.writes))
-        ]
-        if a.bytes is None or b.bytes is None:
-            # An operand could not be read from the log, and not the same one in every version: only tensors that both
-            # sides have alone are another shape or dtype, not one that is missing.
-            return any(old - new and new - old for old, new in sides)
-        return any(old != new for old, new in sides)
-    return True
+    sides = list(zip(tensors(a), tensors(b), strict=True))
+    if a.section.graph and b.section.graph and (a.bytes is None or b.bytes is None):
+        # An operand could not be read from the log, and not the same one in every version: only tensors that both
+        # sides have alone are another shape or dtype, not one that is missing.
+        return any(old - new and new - old for old, new in sides)
+    return any(old != new for old, new in sides)
 
 
 def _pair_kind(a: Group, b: Group, bytes_percent: float) -> ChangeKind:
@@ -174,12 +159,14 @@ def _pair_kind(a: Group, b: Group, bytes_percent: float) -> ChangeKind:
         return "repeated"
     if _other_tensors(a, b):
         return "signature"
-    if a.ops != b.ops:
+    if op_kinds(a) != op_kinds(b):
         return "changed"
-    if a.bytes is None or b.bytes is None:
-        return "same"
-    moved = abs(b.bytes - a.bytes)
-    return "changed" if moved > a.bytes * bytes_percent / 100 else "same"
+    return "changed" if _other_bytes((a.bytes, b.bytes), bytes_percent) else "same"
+
+
+def _other_bytes(sizes: tuple[int | None, int | None], bytes_percent: float) -> bool:
+    before, after = sizes
+    return before is not None and after is not None and abs(after - before) > before * bytes_percent / 100
 
 
 def _dynamic(pairs: Pairs) -> list[Change]:
@@ -252,12 +239,18 @@ def compare(old: Lock, new: Lock, *, bytes_percent: float = 1.0) -> Changes:
             [g for g in lock.groups if g.section.pass_name == pass_name and _phase(g.section) == phase]
             for lock in (old, new)
         )
-        pairs, regions = match(left, right)
+        pairs, repeated, regions = match(left, right)
         for a, b in pairs:
             kind = _pair_kind(a, b, bytes_percent)
             same += kind == "same"
             if kind != "same":
                 changes.append(Change(pass_name=pass_name, kind=kind, old=(a,), new=(b,)))
+        for olds, news in repeated:
+            change = Change(pass_name=pass_name, kind="repeated", old=tuple(olds), new=tuple(news))
+            cheap = change.launches[0] == change.launches[1] and not _other_bytes(change.bytes, bytes_percent)
+            same += len(news) if cheap else 0
+            changes += [] if cheap else [change]
+            pairs += zip(olds, news, strict=False)
         for olds, news in regions:
             changes.append(
                 Change(

@@ -71,13 +71,15 @@ def describe(change: Change, reason: str | None = None, *, costs: bool = True) -
     elif change.kind == "merged":
         text = f"{head}: {len(old)} kernels are now one: {new[0].label}"
     elif change.kind == "repeated":
-        text = f"{head}: {new[0].label} runs {times(new[0].launches)} a step, before {times(old[0].launches)}"
+        text = f"{head}: {new[0].label} runs {times(change.launches[1])} a step, before {times(change.launches[0])}"
     elif change.kind == "inputs":
         text = f"{head}: it is called with other tensors: {_pairs(old[0].section.inputs, new[0].section.inputs)}"
     elif change.kind == "signature":
         text = f"{head}: {new[0].label} works on other tensors: {_tensor_change(old[0], new[0])}"
     elif change.kind == "changed" and change.added_ops:
-        text = f"{head}: {_brief(change.added_ops)} joined {old[0].label}"
+        verb = "took the place of" if change.removed_ops else "joined"
+        gone = _brief(change.removed_ops) if change.removed_ops else old[0].label
+        text = f"{head}: {_brief(change.added_ops)} {verb} {gone}"
     elif change.kind == "changed" and change.removed_ops:
         text = f"{head}: {_brief(change.removed_ops)} left {old[0].label}"
     elif change.kind == "changed":

@@ -206,11 +206,12 @@ def _ops(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _tensors(data: Sequence[dict[str, Any]], sizes: Sizes | None = None) -> tuple[str, ...]:
-    """Tensors as text, in the order of the arguments; more than fit on a line (an optimizer's) as one text."""
+    """Tensors as text, in the order of the arguments; more than fit on a line (an optimizer's) as one text, in which
+    their order is no part."""
     texts = tuple(short(Tensor.from_json(t), (sizes or {}).get(t["storage"])) for t in data)
     if len(texts) <= MOST_TENSORS:
         return texts
-    digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()[:8]
+    digest = hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest()[:8]
     elements = sum(math.prod(t["shape"]) for t in data)
     return (f"{len(texts)} tensors of {elements} elements #{digest}",)
 

@@ -77,6 +77,7 @@ def _run(call: Callable[[], Any], folder: Path, name: str, device: Any, kept_as:
     marks.activate(marker)
     try:
         with session, recorder.recording():
+            marker.step()  # the call is the step: what repeats inside it is not
             call()
     finally:
         marks.activate(None)

@@ -1,0 +1,91 @@
+"""What counts as the same kernel in other words, and what does not, on written documents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from guard_documents import LINES, at, compiled, document, eager, graph, kernel, tensor
+from test_diff import SPLIT, checked
+
+from fusionaudit.baseline import lock_of
+from fusionaudit.check import check
+
+
+def with_kernel(kernels: list[dict[str, Any]], index: int, **fields: Any) -> list[dict[str, Any]]:
+    return [{**k, **fields} if i == index else k for i, k in enumerate(kernels)]
+
+
+def test_other_words_for_the_same_work_are_no_change() -> None:
+    add = eager()[1]
+    row = {**tensor("bias"), "strides": [0, 1], "shape": [1024, 1024]}
+    lock = lock_of(document(with_kernel(eager(), 1, reads=[add["reads"][0], tensor("bias", shape=(1024,))])))
+    for fields in (
+        {"reads": [tensor("bias", shape=(1024,)), add["reads"][0]]},
+        {"reads": [add["reads"][0], row]},
+        {"reads": [tensor("a", shape=(1024 * 1024,)), tensor("bias", shape=(1, 1024))]},
+        {"reads": [add["reads"][0], tensor("bias", shape=(1024,))], "ops": ["aten.sub.Tensor"]},
+        {"reads": [add["reads"][0], tensor("bias", shape=(1024,))], "ops": ["aten.add_.Tensor"]},
+    ):
+        result = check(document(with_kernel(eager(), 1, **fields)), lock)
+        assert (result.verdict, result.changes and result.changes.changes) == ("same", ()), fields
+    for reads in (
+        [tensor("bias", shape=(2048,)), add["reads"][0]],
+        [tensor("bias", "float16", (1024,)), add["reads"][0]],
+        [tensor("bias", shape=(1024,)), {**add["reads"][0], "strides": [1, 1024]}],
+    ):
+        assert check(document(with_kernel(eager(), 1, reads=reads)), lock).exit_code == 1
+    swapped = with_kernel(compiled(), 0, ops=["aten.add", "aten.gelu", "aten.mul"])
+    assert checked(document(compiled_kernels=swapped)).lines[-1] == "groups: 6 the same, 0 regions changed"
+
+
+def test_lines_that_became_calls_of_one_function_are_the_same() -> None:
+    two = [
+        *eager(),
+        kernel(["aten.mul.Tensor"], ["x", "scale"], ["e"], 30),
+        kernel(["aten.mul"], ["x", "y"], ["f"], 60),
+    ]
+    lines = {**LINES, 30: "e = x * scale", 60: "f = x * y", 90: "return a * b"}
+    apart = document(two, lines=lines)
+    one = document([{**k, "location": at(90)} if "mul" in k["ops"][0] else k for k in two], lines=lines)
+    for old, new in ((apart, one), (one, apart)):
+        result = check(new, lock_of(old))
+        assert (result.verdict, result.changes and result.changes.changes) == ("same", ())
+    more = document([*one["passes"][0]["kernels"], kernel(["aten.mul"], ["x", "y"], ["g"], 90)], lines=lines)
+    result = check(more, lock_of(apart))
+    assert result.exit_code == 1
+    assert "aten.mul runs 4 times a step, before 3 times" in result.findings[0].message
+
+
+def test_an_op_in_the_place_of_another_is_told_and_passes() -> None:
+    doc = document(
+        with_kernel(eager(), 2, ops=["aten.silu.default"]),
+        with_kernel(compiled(), 0, ops=["aten.mul", "aten.add", "aten.silu"]),
+        lines={**LINES, 12: "h = F.silu(h)"},
+    )  # fmt: skip
+    result = checked(doc)
+    assert (result.verdict, result.exit_code) == ("same", 0)
+    (finding,) = result.findings
+    assert "block.py:12 `h = F.silu(h)`: eager forward: aten.silu took the place of aten.gelu" in finding.message
+    more = with_kernel(compiled(), 0, ops=["aten.mul", "aten.add", "aten.silu", "aten.exp"])
+    assert checked(document(doc["passes"][0]["kernels"], more)).verdict == "changed"
+    custom = with_kernel(eager(), 2, ops=["mine.gelu.default"], global_bytes=None)
+    assert checked(document(custom)).verdict == "changed"
+
+
+def test_a_kernel_that_fell_apart_while_others_came_together_fails() -> None:
+    lock = lock_of(document(compiled_kernels=[*compiled(), *joined()[1:]], graphs=[pair_graph(4)]))
+    doc = document(compiled_kernels=[*SPLIT, joined()[0]], graphs=[pair_graph(4)])
+    result = check(doc, lock)
+    assert any("launches 4 -> 4" in line for line in result.lines)
+    assert result.exit_code == 1, "\n".join(result.lines)
+
+
+def joined() -> list[dict[str, Any]]:
+    """sin and cos as one kernel, then as two that pass a tensor of their size."""
+    where = {"line": 13, "graph": "0/0/forward", "call": 3}
+    one = kernel(["aten.sin", "aten.cos"], ["p"], ["q"], **where)
+    return [one, kernel(["aten.sin"], ["p"], ["s"], **where), kernel(["aten.cos"], ["s"], ["q"], **where)]
+
+
+def pair_graph(calls: int) -> dict[str, Any]:
+    return graph(locations=((10, 11), (12,), (13,), (13,))[:calls])
