@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from builders import eager, op, run, t, warnings
+from dataclasses import replace
 
+from builders import FILE, compiled, eager, line, op, run, t, warnings
+
+from fusionaudit.findings import Location
 from fusionaudit.rules import fa101, fa102, fa106
+from fusionaudit.rules.library_ops import has_fused, optimizer_form
 
 
 def adam(count: int, size: int = 512 * 512):
@@ -66,3 +70,98 @@ def test_the_largest_gradient_parameter_by_parameter():
     (found,) = run(fa106, eager(*made))
     assert found.evidence == {"tensors": 8, "launches": 16, "share_of_launches": round(16 / 24, 4)}
     assert not warnings(fa102, eager(*made))
+
+
+def adam_foreach(
+    count: int = 12,
+    size: int = 512 * 512,
+    *,
+    capturable: bool = False,
+    library: str = "torch.optim.adam.step",
+    at: int = 10,
+):
+    """torch.optim.AdamW's step as it is on CUDA by default, after a backward that made the gradients."""
+    p, g, m, v, d = ([t(f"{name}{i}", size, parameter=name == "p") for i in range(count)] for name in "pgmvd")
+    first = range(count)
+    step = [
+        op("aten._foreach_mul_.Scalar", p, mutated=first),
+        op("aten._foreach_lerp_.Scalar", [*m, *g], mutated=first),
+        op("aten._foreach_mul_.Scalar", v, mutated=first),
+        op("aten._foreach_addcmul_.Scalar", [*v, *g, *g], mutated=first),
+        op("aten._foreach_sqrt.default", v, *d),
+        op("aten._foreach_div_.ScalarList", d, mutated=first),
+        op("aten._foreach_add_.Scalar", d, mutated=first),
+        *[op("aten._foreach_div_.ScalarList", d, mutated=first)] * capturable,
+        op("aten._foreach_addcdiv_.ScalarList", [*p, *m, *d], mutated=first),
+    ]
+    return [
+        replace(o, phase="optimizer", location=Location(file=FILE, line=at, function="f", library=library))
+        for o in step
+    ]
+
+
+def test_a_foreach_optimizer_that_has_a_fused_form():
+    (found,) = warnings(fa106, eager(*adam_foreach()))
+    one = 12 * 512 * 512 * 4
+    assert found.evidence["global_bytes"] == 20 * one
+    assert found.evidence["minimum_bytes"] == 7 * one
+    assert found.avoidable_bytes == 13 * one
+    assert found.evidence["launches"] == 8
+    assert found.evidence["fused_launches"] == 1
+    assert found.location is not None
+    assert found.location.line == 10
+    assert "fused=True" in found.remedy
+    assert "12 tensors, which 1 fused kernel would: 164 MB of 252 MB" in found.message
+    assert "_foreach_" not in found.message
+
+
+def test_two_steps_and_two_groups_are_calls_of_their_own():
+    """Where no repeating step was found the recording has the optimizer twice: 7 values a parameter each time."""
+    (found,) = warnings(fa106, eager(*adam_foreach(), *adam_foreach()))
+    assert found.avoidable_bytes == 2 * 13 * 12 * 512 * 512 * 4
+    assert found.evidence["fused_launches"] == 2
+    assert found.evidence["tensors"] == 24
+
+
+def test_an_op_twice_on_a_result_in_between_is_one_step():
+    """capturable=True divides the root by two corrections."""
+    (found,) = warnings(fa106, eager(*adam_foreach(capturable=True)))
+    assert found.evidence["tensors"] == 12
+    assert found.evidence["fused_launches"] == 1
+    assert found.evidence["minimum_bytes"] == 7 * 12 * 512 * 512 * 4
+
+
+def test_sgd_with_momentum_moves_eight_values_and_needs_five():
+    p, g, b = ([t(f"{name}{i}", 1 << 20, parameter=name == "p") for i in range(8)] for name in "pgb")
+    step = [
+        op("aten._foreach_mul_.Scalar", b, mutated=range(8)),
+        op("aten._foreach_add_.List", [*b, *g], mutated=range(8)),
+        op("aten._foreach_add_.List", [*p, *b], mutated=range(8)),
+    ]
+    at = Location(file=FILE, line=10, library="torch.optim.sgd.step")
+    (found,) = warnings(fa106, eager(*(replace(o, phase="optimizer", location=at) for o in step)))
+    assert found.avoidable_bytes == 3 * 8 * (4 << 20)
+    alone = replace(step[2], phase="optimizer", location=at)
+    assert not run(fa106, eager(alone))
+
+
+def test_silent_where_there_is_no_fused_form_or_it_is_used_or_small():
+    assert not run(fa106, eager(*adam_foreach(library="torch.optim.rmsprop.step")))
+    assert not run(fa106, eager(*adam_foreach(library="torch.optim.nadam.step")))
+    assert not run(fa106, eager(*(replace(o, location=line(3)) for o in adam_foreach())))
+    assert not run(fa106, eager(*adam_foreach(size=512)))
+    assert not run(fa106, eager(*adam_foreach()), compiled(), uses_compile=True)
+    tensors = [t(f"p{i}", 512 * 512, parameter=True) for i in range(48)]
+    at = Location(file=FILE, line=10, library="torch.optim.adam.step")
+    counter = op("aten._foreach_add_.Scalar", [t(f"s{i}") for i in range(12)], mutated=range(12))
+    fused = op("aten._fused_adamw_.default", tensors, mutated=range(48))
+    assert not run(fa106, eager(*(replace(o, phase="optimizer", location=at) for o in (counter, fused))))
+
+
+def test_adagrad_has_a_fused_form_on_cuda_since_torch_2_13():
+    at = "torch.optim.adagrad.step"
+    assert has_fused(at, "2.13.0+cu130")
+    assert not has_fused(at, "2.11.0+cu130")
+    assert not has_fused("torch.nn.utils.clip_grad_norm_", "2.13.0")
+    assert not has_fused(None, "2.13.0")
+    assert optimizer_form("torch.optim.rmsprop.step") == "foreach=True of the optimizer"

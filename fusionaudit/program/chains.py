@@ -12,7 +12,7 @@ like an intermediate, so its write counts as avoidable though it is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -224,16 +224,29 @@ def _kind(steps: list[Step]) -> ChainKind:
     )
 
 
+Values = list[tuple[Version, Tensor]]
+
+
+def _border(flow: Flow, members: Iterable[int]) -> tuple[Values, Values]:
+    """What a group reads that it did not make, and what of it is needed outside."""
+    inside = frozenset(members)
+    steps = [flow.steps[i] for i in sorted(inside)]
+    entering = [(value, tensor) for s in steps for value, tensor in s.uses if flow.maker.get(value) not in inside]
+    leaving = [(value, tensor) for s in steps for value, tensor in s.makes if flow.leaves(value, inside)]
+    return entering, leaving
+
+
+def moved_bytes(flow: Flow, members: Sequence[int]) -> tuple[int | None, int | None]:
+    """(bytes that these steps move as kernels of their own, bytes that one kernel for all of them would move)."""
+    entering, leaving = (regions_bytes(values) for values in _border(flow, members))
+    total = sum_known(moved for i in sorted(members) for moved in op_bytes(flow.steps[i].op))
+    return total, None if entering is None or leaving is None else entering + leaving
+
+
 def _chain(flow: Flow, group: _Group) -> Chain:
     steps = [flow.steps[i] for i in sorted(group.members)]
-    inside = frozenset(group.members)
-    entering: list[tuple[Version, Tensor]] = [
-        (value, tensor) for s in steps for value, tensor in s.uses if flow.maker.get(value) not in inside
-    ]
-    leaving = [(value, tensor) for s in steps for value, tensor in s.makes if flow.leaves(value, inside)]
-    total = sum_known(moved for s in steps for moved in op_bytes(s.op))
-    entering_bytes, leaving_bytes = regions_bytes(entering), regions_bytes(leaving)
-    minimum = None if entering_bytes is None or leaving_bytes is None else entering_bytes + leaving_bytes
+    entering, leaving = _border(flow, group.members)
+    total, minimum = moved_bytes(flow, group.members)
     return Chain(
         kind=_kind(steps),
         op_ids=tuple(s.op.id for s in steps),
