@@ -105,5 +105,17 @@ CHAINS: dict[str, Any] = {
     "masked_softmax": lambda k=1: (
         lambda x, m: x.masked_fill(m, float("-inf")).softmax(-1), rows(5, 32), torch.rand(5, 32) > 0.7
     ),
+    "softmax_and_zeros_like_it": lambda k=1: (
+        lambda x: (lambda y: (y, torch.zeros_like(y)))(x.softmax(-1)), rows(40, 64)
+    ),
+    "mean_and_ones_like_it": lambda k=1: (lambda x: (lambda y: (y, torch.ones_like(y)))(x.abs().mean()), rows(70000)),
+    "sums_spread_over_their_rows": lambda k=1: (
+        lambda x: x.sum(-1, keepdim=True).exp().clamp(max=3).expand(20, 33).clone(), rows(20, 33)
+    ),
+    "nan_to_num": lambda k=1: (lambda x: (x / x.round()).nan_to_num(nan=0.5, neginf=-7.0) * 2, rows(300)),
+    "xlogy": lambda k=1: (lambda x, y: torch.xlogy(x.relu(), y.abs() + 0.1) * 2, rows(300), rows(300)),
+    "rms_norm_without_eps": lambda k=1: (
+        lambda x, w: torch.ops.aten._fused_rms_norm(x * 2, [48], w, None)[0] + 1, rows(9, 48), rows(48)
+    ),
     "strided_input": lambda k=1: (lambda x: x[:, ::2] * 2 + 1, rows(6, 40)),
 }  # fmt: skip

@@ -25,6 +25,7 @@ from fusionaudit.verify.candidates import Versions
 from fusionaudit.verify.chain import refit, right_align
 from fusionaudit.verify.check import compare, tolerance_of
 from fusionaudit.verify.reference import judge, make_subject, settled
+from fusionaudit.verify.replay import build_replay, draw_buffers, on_device
 from fusionaudit.verify.timing import Timing, summary
 
 
@@ -135,6 +136,50 @@ def test_a_value_that_is_read_later_leaves_the_chain():
     assert {p.tensor.storage for p in subject.program.outputs} == {ops[0].outputs[0].storage, ops[1].outputs[0].storage}
     alone = make_subject(ops[:2], [op.id for op in ops[:2]], sm_count=2)
     assert [p.tensor.storage for p in alone.program.outputs] == [ops[1].outputs[0].storage]
+
+
+@pytest.mark.parametrize("name", ["softmax_and_zeros_like_it", "mean_and_ones_like_it"])
+def test_a_value_that_only_gives_its_shape_is_a_result(name):
+    """Nothing may drop the sum from the fused form: the script has it, though no recorded op reads its elements."""
+    ops = record(*CHAINS[name]())
+    subject = make_subject(ops, [op.id for op in ops], sm_count=2)
+    assert len(subject.outputs) == 2
+    assert any(node.function == "reduce_sum" for node in subject.program.nodes)
+
+
+def test_results_that_are_no_tensors_are_passed_over():
+    """A mask that asks for two of three gradients: the second recorded tensor is the third result."""
+
+    def backward(g, x, mean, rstd, w, b):
+        mask = [True, False, True]
+        return torch.ops.aten.native_layer_norm_backward(g, x, [16], mean, rstd, w, b, mask)
+
+    x = torch.randn(6, 16)
+    statistics = (x.mean(-1, keepdim=True), x.var(-1, keepdim=True, correction=0).add(1e-5).rsqrt())
+    inputs = (torch.randn(6, 16), x, *statistics, torch.randn(16), torch.randn(16))
+    ops = record(backward, *inputs)
+    replay = build_replay(ops, ops[-1].outputs, torch.device("cpu"))
+    got = replay.module(*inputs)
+    assert [tuple(t.shape) for t in got] == [(6, 16), (16,)]
+    torch.testing.assert_close(got[1], inputs[0].sum(0))
+
+
+def test_ops_of_cpu_tensors_are_no_part_of_a_step_on_the_device():
+    count, x = (
+        Tensor(shape=(), strides=(), dtype="float32", storage=s, device=d) for s, d in (("c", "cpu"), ("x", "cuda"))
+    )
+    step = Op(
+        id=0, name="aten.add_.Tensor", inputs=(count,), outputs=(count,), mutated=(0,), arguments=({"tensor": 0}, 1)
+    )
+    read = Op(id=1, name="aten._local_scalar_dense.default", inputs=(count,), arguments=({"tensor": 0},))
+    work = Op(id=2, name="aten.mul.Tensor", inputs=(x, count), outputs=(x,), arguments=({"tensor": 0}, {"tensor": 1}))
+    assert on_device([step, read, work]) == [work]
+    drawn = draw_buffers([x, count], torch.device("meta"))
+    assert (drawn["x"].device.type, drawn["c"].device.type) == ("meta", "cpu")
+    with pytest.raises(AuditError, match="on the CPU"):
+        draw_buffers(
+            [Tensor(shape=(3,), strides=(1,), dtype="float32", storage="c", device="cpu")], torch.device("meta")
+        )
 
 
 def test_executions_of_a_finding_are_taken_apart():

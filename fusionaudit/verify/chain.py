@@ -7,7 +7,7 @@ itself wrote must touch the same element (or, for a row's reduction, the same ro
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fusionaudit.errors import AuditError
 from fusionaudit.tensors import Tensor
@@ -228,9 +228,12 @@ class ChainBuilder:
         if tensor.storage is None:
             raise UnsupportedChainError("a tensor's storage was not recorded")
         node = self.program.nodes[value.id]
+        rest = len(self.shape) - len(self.reduced)
         found = [self._normal(s) for way in self.maps(tensor.shape) if (s := way(tensor.strides)) is not None]
         if node.row and self.reduced:
-            found = [s for s in found if not any(s[len(s) - len(self.reduced) :])] or found
+            found = [s for s in found if not any(s[rest:])] or found
+            if found and any(found[0][rest:]):  # one value for a whole row, written to each of its elements
+                value = self._spread(value)
         if not found:
             raise UnsupportedChainError(f"shape {list(tensor.shape)} does not fit the chain's {list(self.shape)}")
         port = Port(tensor=tensor, strides=found[0], node=value.id)
@@ -242,6 +245,13 @@ class ChainBuilder:
             if known.tensor.storage == tensor.storage and not same:
                 raise UnsupportedChainError("a tensor is overwritten while its elements are read in another order")
         ports.append(port)
+
+    def _spread(self, value: NodeRef) -> NodeRef:
+        """The row's value as one of its elements."""
+        node = self.program.nodes[value.id]
+        spread = replace(node, id=len(self.program.nodes), function="convert", args=(value,), row=False)
+        self.program.nodes.append(spread)
+        return NodeRef(spread.id)
 
     def finish(self, leaves: Callable[[str], bool]) -> ChainProgram:
         """The program with the last value of each storage that ``leaves`` says is needed outside."""

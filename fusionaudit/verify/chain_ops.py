@@ -72,6 +72,13 @@ RENAMED = {
     "less": "lt", "greater_equal": "ge", "less_equal": "le", "not_equal": "ne", "fix": "trunc",
 }  # fmt: skip
 FILLS = {"zeros_like": 0, "ones_like": 1, "zero": 0, "zeros": 0, "ones": 1, "new_zeros": 0, "new_ones": 1}
+LARGEST = {"float64": 1.7976931348623157e308, "float32": 3.4028234663852886e38, "float16": 65504.0,
+           "bfloat16": 3.3895313892515355e38}  # fmt: skip
+"""``torch.finfo(dtype).max``."""
+EPSILON = {"float64": 2.220446049250313e-16, "float32": 1.1920928955078125e-07}
+"""``torch.finfo(dtype).eps`` of what sums are kept in: what a norm without an eps takes."""
+SHAPE_ONLY = frozenset({*FILLS, "full_like", "empty_like", "new_empty", "new_full"}) - {"zero", "zeros", "ones"}
+"""Ops that read nothing of their input but its shape and dtype."""
 REDUCTIONS = frozenset(
     [
         "sum",
@@ -305,9 +312,34 @@ def _ternary(t: Translator) -> Value:
         return t.call("softplus", t.get(0), t.get(1, "beta", 1), t.get(2, "threshold", 20))
     if name == "elu":
         return t.call("elu", t.get(0), t.get(1, "alpha", 1), t.get(2, "scale", 1), t.get(3, "input_scale", 1))
+    if name == "xlogy":
+        x, y = t.get(0), t.get(1)
+        product = t.call("where", t.call("eq", x, 0, dtype="bool", operand=t.promoted(x)), 0.0,
+                         t.call("mul", x, t.call("log", y)))  # fmt: skip
+        return t.call("where", t.call("isnan", y, dtype="bool", operand=t.promoted(y)), math.nan, product)
+    if name == "nan_to_num":
+        return _nan_to_num(t)
     if name == "native_dropout_backward":
         return t.call("mul", t.call("mul", t.get(0), t.get(1)), t.get(2))
     raise UnsupportedChainError(f"no fused form is known for {t.op.name}")
+
+
+def _nan_to_num(t: Translator) -> Value:
+    value = t.get(0)
+    if c_type(t.out_dtype) not in ("float", "double"):
+        return t.call("convert", value)
+    largest = LARGEST.get(t.out_dtype)
+    if largest is None:
+        raise UnsupportedChainError(f"{t.op.name} of {t.out_dtype}")
+
+    def put(wrong: Value, position: int, name: str, instead: float) -> NodeRef:
+        given = t.get(position, name)
+        return t.call("where", wrong, instead if given is None else float(given), value)
+
+    kind = t.promoted(value)
+    value = put(t.call("isnan", value, dtype="bool", operand=kind), 1, "nan", 0.0)
+    value = put(t.call("eq", value, math.inf, dtype="bool", operand=kind), 2, "posinf", largest)
+    return put(t.call("eq", value, -math.inf, dtype="bool", operand=kind), 3, "neginf", -largest)
 
 
 def _count(t: Translator) -> int:
@@ -371,7 +403,7 @@ def _norm(
     centred = x if mean is None else wider("sub", x, mean)
     eps = t.get(4 if layer else 3, "eps")
     if eps is None:
-        raise UnsupportedChainError(f"{t.op.name} with its default eps")
+        eps = EPSILON[t.math_dtype()]
     rstd = wider("rsqrt", wider("add", wider("div", total(wider("square", centred)), count), eps))
     y: Value = wider("mul", centred, rstd)
     weight, bias = t.get(2, "weight"), t.get(3, "bias") if layer else None

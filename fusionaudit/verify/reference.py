@@ -11,13 +11,13 @@ import torch
 
 from fusionaudit.errors import AuditError
 from fusionaudit.findings import Verdict, Verification
-from fusionaudit.program.dataflow import dataflow
+from fusionaudit.program.dataflow import Flow, Version, dataflow
 from fusionaudit.program.model import Pass
 from fusionaudit.tensors import Tensor
 from fusionaudit.trace.schema import Op
 from fusionaudit.verify.candidates import Versions, make_versions, words
 from fusionaudit.verify.chain import ChainProgram
-from fusionaudit.verify.chain_ops import build_chain
+from fusionaudit.verify.chain_ops import SHAPE_ONLY, build_chain, short_name
 from fusionaudit.verify.chain_source import GeneratedKernel, generate
 from fusionaudit.verify.check import Check, compare
 from fusionaudit.verify.epilogue import has_matmul
@@ -56,7 +56,7 @@ def make_subject(all_ops: Sequence[Op], op_ids: Sequence[int], *, sm_count: int)
     last: dict[str, tuple[Tensor, bool]] = {}
     for index in sorted(group):
         for value, tensor in flow.steps[index].makes:
-            last[value[0]] = (tensor, flow.leaves(value, group))
+            last[value[0]] = (tensor, flow.leaves(value, group) or _is_only_measured(flow, value))
     outputs = [tensor for tensor, leaves in last.values() if leaves]
     if not outputs:
         outputs = [tensor for tensor, _ in last.values()][-1:]
@@ -69,6 +69,11 @@ def make_subject(all_ops: Sequence[Op], op_ids: Sequence[int], *, sm_count: int)
     except AuditError as error:
         subject.problem = str(error)
     return subject
+
+
+def _is_only_measured(flow: Flow, value: Version) -> bool:
+    """Read for its shape alone (``ones_like``): what the script has of the value is a result, nobody may drop it."""
+    return all(short_name(flow.steps[i].op) in SHAPE_ONLY for i in flow.readers.get(value, ()))
 
 
 def check_kernel(subject: Subject, launch: Any, device: torch.device) -> tuple[Check, dict[str, torch.Tensor], Replay]:

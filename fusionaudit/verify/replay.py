@@ -119,10 +119,12 @@ def build_replay(
                 args[2] = False  # half_to_float
             node = graph.call_function(find_operator(op.name), tuple(args), kwargs)
             mutated |= {s for i in op.mutated if (s := op.inputs[i].storage) is not None and s not in made}
+            many = len(op.outputs) > 1 or _returns_list(op.name)
+            if many and _has_gaps(op):
+                node = graph.call_function(only_tensors, (node,))
             for position, tensor in enumerate(op.outputs):
                 if tensor.storage is None:
                     continue
-                many = len(op.outputs) > 1 or _returns_list(op.name)
                 result = graph.call_function(operator.getitem, (node, position)) if many else node
                 env[key_of(tensor)] = result
                 if tensor.storage not in {t.storage for t in op.inputs}:
@@ -140,6 +142,17 @@ def _returns_list(name: str) -> bool:
     return len(returns) > 1 or (len(returns) == 1 and "List" in str(returns[0].type))
 
 
+def _has_gaps(op: Op) -> bool:
+    """Results that are no tensors (``None`` where a mask asks for none, integers) lie between the recorded ones."""
+    returns = find_operator(op.name)._schema.returns
+    return len(returns) > 1 and len(op.outputs) != len(returns)
+
+
+def only_tensors(results: Sequence[Any]) -> list[Any]:
+    """The results that are tensors, as the recorder counts them."""
+    return [r for r in results if isinstance(r, torch.Tensor)]
+
+
 def _after_placeholders(graph: torch.fx.Graph) -> torch.fx.Node:
     found: torch.fx.Node = next(node for node in graph.nodes if node.op != "placeholder")
     return found
@@ -154,15 +167,19 @@ def draw_buffers(tensors: Sequence[Tensor], device: torch.device, *, positive: b
     """A flat buffer of fresh random values for each storage, large enough for all its views."""
     sizes: dict[str, int] = {}
     dtypes: dict[str, torch.dtype] = {}
+    on_host: set[str] = set()
     for tensor in tensors:
         assert tensor.storage is not None
         if tensor.device.startswith("cpu") and device.type != "cpu":
-            raise UnsupportedChainError("a tensor of the chain is on the CPU")
+            if tensor.shape:
+                raise UnsupportedChainError("a tensor of the chain is on the CPU")
+            on_host.add(tensor.storage)  # a number for the host: kernels take it as an argument
         dtype = getattr(torch, tensor.dtype)
         if dtypes.setdefault(tensor.storage, dtype) != dtype:
             raise UnsupportedChainError("one storage is read as two dtypes")
         sizes[tensor.storage] = max(sizes.get(tensor.storage, 0), extent(tensor))
-    return {s: draw(n, dtypes[s], device, positive=positive) for s, n in sizes.items()}
+    host = torch.device("cpu")
+    return {s: draw(n, dtypes[s], host if s in on_host else device, positive=positive) for s, n in sizes.items()}
 
 
 def draw(n: int, dtype: torch.dtype, device: torch.device, *, positive: bool = False) -> torch.Tensor:
@@ -178,6 +195,16 @@ def draw(n: int, dtype: torch.dtype, device: torch.device, *, positive: bool = F
         else torch.randn(n, device=device, dtype=wide)
     )
     return values.to(dtype)
+
+
+def on_device(ops: Sequence[Op]) -> list[Op]:
+    """The ops without those of CPU tensors only (an optimizer's step counters): no device is busy with them."""
+
+    def is_host(op: Op) -> bool:
+        tensors = (*op.inputs, *op.outputs)
+        return bool(tensors) and all(t.device.startswith("cpu") for t in tensors)
+
+    return [op for op in ops if not is_host(op)]
 
 
 def view(buffers: dict[str, torch.Tensor], tensor: Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch
 from fusionaudit.errors import AuditError
 from fusionaudit.findings import Verification
 from fusionaudit.trace.schema import Op
-from fusionaudit.verify.replay import build_replay, draw_buffers, view
+from fusionaudit.verify.replay import build_replay, draw_buffers, on_device, view
 from fusionaudit.verify.timing import CLEAR_GAIN, capture_graph, first_line, interleaved
 
 
@@ -20,6 +20,7 @@ def verify_step(ops: Sequence[Op], step_ns: int, device: torch.device) -> Verifi
     cannot be captured (a host sync, an op that sizes its result by data) is inconclusive, with the reason.
     """
     try:
+        ops = on_device(ops)
         graph_ns = _graph_ns(ops, device)
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()
