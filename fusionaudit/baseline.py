@@ -55,6 +55,7 @@ _RUN = re.compile(r"(.+?)(?: x([0-9]+))?")
 _TENSOR = re.compile(r"\S+\[[0-9?,]*\](?:\([0-9,-]*\))?|[0-9]+ tensors of [0-9]+ elements #[0-9a-f]{8}")
 _TARGET = re.compile(r"(\S+)(?: ([0-9]{1,9}) SMs)?")
 _MOST_DIGITS = 18
+_COUNTED = {False: ("launch", "launches"), True: ("copy", "copies")}
 
 
 def _runs(items: Sequence[str]) -> str:
@@ -111,7 +112,8 @@ def group_line(group: Group) -> str:
     if group.what == "kernel":
         tensors = f"{_runs(group.reads)} -> {_runs(group.writes)}".strip()
         size = "? bytes" if group.bytes is None else f"{group.bytes} bytes"
-        count = f"{group.launches} launch{'es' if group.launches != 1 else ''}"
+        one, more = _COUNTED[group.copy]
+        count = f"{group.launches} {one if group.launches == 1 else more}"
         return f"{name} | {tensors} | {count} | {size} | {_refs(group.refs)}".rstrip()
     return f"{name} | {_refs(group.refs)}".rstrip()
 
@@ -170,7 +172,8 @@ def _group(text: str, section: Section) -> Group:
     if not arrow and what == "kernel":
         raise ValueError("no tensors")
     launches, size = fields[1].split(" "), fields[2].split(" ")
-    if launches[1] not in ("launch", "launches") or size[1] != "bytes":
+    copy = launches[1] in _COUNTED[True]
+    if not (copy or launches[1] in _COUNTED[False]) or size[1] != "bytes":
         raise ValueError("no launches or bytes")
     refs = tuple(Ref(file=_unfile(m[1]), function=m[2], code=json.loads(m[3])) for m in _REF.finditer(tail))
     if tail and not refs:
@@ -183,6 +186,7 @@ def _group(text: str, section: Section) -> Group:
         writes=_unruns(writes.strip()),
         refs=refs,
         launches=_number(launches[0]),
+        copy=copy,
         bytes=None if size[0] == "?" else _number(size[0]),
     )
 

@@ -263,9 +263,11 @@ def check(
     changes = compare(lock, new, bytes_percent=limits.bytes_percent)
     if changes.other_key:
         return _other_key(changes, lock, new, document)
-    missing = [p for p in lock.passes if p not in new.passes]
-    if missing:
-        return cannot_judge(f"the lock has a pass {missing[0]} and this audit has not", "run with the same --passes")
+    sides = ("the lock", "this audit")
+    for lone, (has, lacks) in ((changes.only_old, sides), (changes.only_new, sides[::-1])):
+        if lone:
+            remedy = "run with the same --passes, or write the lock anew with `fusionaudit check --update`"
+            return cannot_judge(f"{has} has a pass {next(iter(lone))} and {lacks} has not", remedy)
     findings: list[Finding] = []
     told: list[str] = []
     results: list[Outcome] = []

@@ -111,7 +111,7 @@ def add_guard_commands(
 
             text = render_diff_html(asdict(compare(before, after)), old=str(old), new=str(new))
         else:
-            lines = diff_lines(before, after)
+            lines = diff_lines(before, after, (str(old), str(new)))
             if output is None:
                 _echo(lines)
                 return 0

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from fusionaudit.groups import DTYPE_SHORT, Group, Key, Lock, Ref, Section
 from fusionaudit.matching import Pairs, line_id, match, op_kinds, tensors
@@ -79,6 +79,15 @@ class Change:
         return tuple(dict.fromkeys(r for g in (self.new or self.old) for r in g.refs))
 
 
+class Totals(NamedTuple):
+    """A pass of a lock: kernel launches, known bytes, groups without known bytes, and the device's copies and fills."""
+
+    launches: int
+    bytes: int
+    unknown: int
+    copies: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Changes:
     """All regions, in order of execution (of the new lock, then what is gone). ``edited`` are lines that the old lock
@@ -89,8 +98,11 @@ class Changes:
     same: int
     edited: frozenset[tuple[str, str]]
     other_key: tuple[str, ...]
-    totals: dict[str, tuple[tuple[int, int, int], tuple[int, int, int]]]
-    """Per pass: (launches, known bytes, groups without known bytes) before and after."""
+    totals: dict[str, tuple[Totals, Totals]]
+    """Per pass that both have, before and after."""
+    only_old: dict[str, Totals]
+    """Passes that never ran on the new side: nothing of them is compared."""
+    only_new: dict[str, Totals]
     unrelated: bool = False
 
 
@@ -218,26 +230,34 @@ def key_difference(old: Key, new: Key) -> tuple[str, ...]:
     )
 
 
-def _totals(lock: Lock, name: str) -> tuple[int, int, int]:
+def _totals(lock: Lock, name: str) -> Totals:
     groups = [g for g in lock.groups if g.section.pass_name == name]
-    return sum(g.launches for g in groups), sum(g.bytes or 0 for g in groups), sum(g.bytes is None for g in groups)
+    return Totals(
+        launches=sum(g.launches for g in groups if not g.copy),
+        bytes=sum(g.bytes or 0 for g in groups),
+        unknown=sum(g.bytes is None for g in groups),
+        copies=sum(g.launches for g in groups if g.copy),
+    )
 
 
 def compare(old: Lock, new: Lock, *, bytes_percent: float = 1.0) -> Changes:
-    """Match the groups of two locks, pass by pass and phase by phase. Keys may differ: ``other_key`` says so.
+    """Match the groups of two locks, pass by pass and phase by phase, in the passes that both have. Keys may differ:
+    ``other_key`` says so.
 
     ``bytes_percent``: a group whose bytes moved by no more than this is the same (gathers touch other rows with other
     data).
     """
     position = {id(g): i for i, g in enumerate(new.groups)}
     after = len(position)
-    domains = dict.fromkeys((g.section.pass_name, _phase(g.section)) for g in (*new.groups, *old.groups))
+    both = [name for name in new.passes if name in old.passes]
+    olds, news = ([g for g in lock.groups if g.section.pass_name in both] for lock in (old, new))
+    domains = dict.fromkeys((g.section.pass_name, _phase(g.section)) for g in (*news, *olds))
     changes: list[Change] = []
     same = 0
     for pass_name, phase in domains:
         left, right = (
-            [g for g in lock.groups if g.section.pass_name == pass_name and _phase(g.section) == phase]
-            for lock in (old, new)
+            [g for g in groups if g.section.pass_name == pass_name and _phase(g.section) == phase]
+            for groups in (olds, news)
         )
         pairs, repeated, regions = match(left, right)
         for a, b in pairs:
@@ -245,36 +265,31 @@ def compare(old: Lock, new: Lock, *, bytes_percent: float = 1.0) -> Changes:
             same += kind == "same"
             if kind != "same":
                 changes.append(Change(pass_name=pass_name, kind=kind, old=(a,), new=(b,)))
-        for olds, news in repeated:
-            change = Change(pass_name=pass_name, kind="repeated", old=tuple(olds), new=tuple(news))
+        for before, now in repeated:
+            change = Change(pass_name=pass_name, kind="repeated", old=tuple(before), new=tuple(now))
             cheap = change.launches[0] == change.launches[1] and not _other_bytes(change.bytes, bytes_percent)
-            same += len(news) if cheap else 0
+            same += len(now) if cheap else 0
             changes += [] if cheap else [change]
-            pairs += zip(olds, news, strict=False)
-        for olds, news in regions:
-            changes.append(
-                Change(
-                    pass_name=pass_name,
-                    kind=_kind(olds, news),
-                    old=tuple(olds),
-                    new=tuple(news),
-                    lost_edges=_lost_edges(olds, news),
-                )
-            )
+            pairs += zip(before, now, strict=False)
+        for before, now in regions:
+            kind, lost = _kind(before, now), _lost_edges(before, now)
+            change = Change(pass_name=pass_name, kind=kind, old=tuple(before), new=tuple(now), lost_edges=lost)
+            changes.append(change)
         changes += [*_dynamic(pairs), *_other_inputs(pairs)]
     known = {line_id(r) for g in old.groups for r in g.refs}
     lines = {line_id(r) for g in new.groups for r in g.refs}
     edited = frozenset(line for line in lines if line[1]) - known
-    few = same < _LEAST_COMMON * min(len(old.groups), len(new.groups))
+    few = same < _LEAST_COMMON * min(len(olds), len(news))
     changes.sort(key=lambda c: min((position[id(g)] for g in c.new), default=after))
-    names = dict.fromkeys((*new.passes, *old.passes))
     return Changes(
         changes=tuple(changes),
         same=same,
         edited=edited,
         other_key=key_difference(old.key, new.key),
-        totals={name: (_totals(old, name), _totals(new, name)) for name in names},
-        unrelated=few and not known & lines,
+        totals={name: (_totals(old, name), _totals(new, name)) for name in both},
+        only_old={name: _totals(old, name) for name in old.passes if name not in both},
+        only_new={name: _totals(new, name) for name in new.passes if name not in both},
+        unrelated=bool(both) and few and not known & lines,
     )
 
 

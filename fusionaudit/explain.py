@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from fusionaudit.diff import Change, Changes, compare, graph_counts
 from fusionaudit.figures import counted as number
-from fusionaudit.figures import times
+from fusionaudit.figures import launched, times
 from fusionaudit.groups import Group, Lock, Section
 from fusionaudit.report.wording import format_bytes, plain
 
@@ -28,7 +28,8 @@ def place(section: Section) -> str:
 def _cost(change: Change) -> str:
     before, after = change.launches
     size_before, size_after = change.bytes
-    launches = number(before, "launch", "launches") + ("" if before == after else f" -> {after}")
+    one, more = ("copy", "copies") if all(g.copy for g in (*change.old, *change.new)) else ("launch", "launches")
+    launches = number(before, one, more) + ("" if before == after else f" -> {after}")
     if size_before == size_after:
         return f"{launches}, {megabytes(size_before)}"
     return f"{launches}, {megabytes(size_before)} -> {megabytes(size_after)}"
@@ -113,15 +114,22 @@ def _tensor_change(old: Group, new: Group) -> str:
     return ", ".join(f"{word} {_pairs(a, b)}" for word, a, b in sides if a != b)
 
 
-def figures(changes: Changes, lock: Lock, new: Lock) -> list[str]:
+def figures(changes: Changes, lock: Lock, new: Lock, sides: tuple[str, str] = ("the lock", "this audit")) -> list[str]:
+    """A line a pass: launches, bytes and graphs before and after; what only one side has is not compared."""
     lines = []
     for name, (before, after) in changes.totals.items():
         graphs = graph_counts(lock, new, name)
-        size = f"{megabytes(before[1])} -> {megabytes(after[1])}"
-        text = f"{name}: launches {before[0]} -> {after[0]}, bytes {size} per step"
-        if before[2] or after[2]:
-            text += f" (without {before[2]} -> {after[2]} groups whose bytes are not known)"
+        text = f"{name}: launches {before.launches} -> {after.launches}"
+        if before.copies or after.copies:
+            text += f", copies and fills {before.copies} -> {after.copies}"
+        text += f", bytes {megabytes(before.bytes)} -> {megabytes(after.bytes)} per step"
+        if before.unknown or after.unknown:
+            text += f" (without {before.unknown} -> {after.unknown} groups whose bytes are not known)"
         lines.append(text + (f", graphs {graphs[0]} -> {graphs[1]}" if any(graphs) else ""))
+    for lone, (has, lacks) in ((changes.only_old, sides), (changes.only_new, sides[::-1])):
+        for name, totals in lone.items():
+            ran = launched(totals.launches, totals.copies)
+            lines.append(f"{name}: not compared: the pass never ran in {lacks} ({has}: {ran} per step)")
     return lines
 
 
@@ -143,11 +151,11 @@ def wrapped(lines: Sequence[str], width: int) -> str:
     return "\n".join(out)
 
 
-def diff_lines(old: Lock, new: Lock) -> list[str]:
+def diff_lines(old: Lock, new: Lock, sides: tuple[str, str] = ("the first", "the second")) -> list[str]:
     """Two locks side by side, group by group, whatever their keys: for ``fusionaudit diff``."""
     changes = compare(old, new)
     lines = [f"other key: {'; '.join(changes.other_key)}"] if changes.other_key else ["same key"]
-    lines += [*figures(changes, old, new), counted(changes)]
+    lines += [*figures(changes, old, new, sides), counted(changes)]
     return [*lines, *listed(changes)]
 
 

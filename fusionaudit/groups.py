@@ -83,7 +83,9 @@ class Group:
     ``what`` is ``kernel``, or ``break`` (graph break), ``sync`` (the host waits), ``skip`` (CUDA graph not used), which
     launch nothing. ``ops`` are aten names in order; ``reads`` and ``writes`` are ``bf16[8,1024]``. ``bytes`` is the
     sum over the launches, ``None`` if one is unknown or up to the data. ``note`` is free text (a break's reason).
-    ``nodes`` are the fx nodes (only from a document): they lead to Inductor's reasons and are not compared.
+    ``copy``: the device's copy or fill, which no report counts as a launch of a kernel; where a kernel does the same,
+    that is no change. ``nodes`` are the fx nodes (only from a document): they lead to Inductor's reasons and are not
+    compared.
     """
 
     section: Section
@@ -94,6 +96,7 @@ class Group:
     refs: tuple[Ref, ...] = ()
     launches: int = 1
     bytes: int | None = None
+    copy: bool = field(default=False, compare=False)
     note: str = field(default="", compare=False)
     nodes: tuple[str, ...] = field(default=(), compare=False)
     graph_ids: tuple[str, ...] = field(default=(), compare=False)
@@ -258,6 +261,7 @@ def _kernel_groups(p: dict[str, Any], refs: _Refs) -> list[Group]:
                 reads=_tensors(kernel["reads"], sizes),
                 writes=_tensors(kernel["writes"], sizes),
                 refs=refs.all([kernel.get("location"), *call.get("locations", [])]),
+                copy=kernel["category"] in ("memcpy", "memset"),
                 bytes=None if any(t["storage"] in sizes for t in tensors) else kernel["global_bytes"],
                 nodes=tuple(kernel.get("nodes") or ()),
                 graph_ids=(graph,) if graph else (),
@@ -291,7 +295,7 @@ def _event_groups(p: dict[str, Any], refs: _Refs) -> list[Group]:
 
 
 def _identity(group: Group) -> tuple[object, ...]:
-    return (group.section, group.what, group.ops, group.reads, group.writes, group.refs)
+    return (group.section, group.what, group.copy, group.ops, group.reads, group.writes, group.refs)
 
 
 def merge(groups: Iterable[Group]) -> tuple[Group, ...]:

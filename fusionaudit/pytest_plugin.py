@@ -62,7 +62,10 @@ class FusionAudit:
 
     def describe(self) -> str:
         """The compiled kernels, a line each: what assertion messages show."""
-        lines = [f"{self._pass['name']} pass, {len(self.kernels)} launches:"]
+        from fusionaudit.figures import launched
+
+        copies = sum(k["category"] in ("memcpy", "memset") for k in self.kernels)
+        lines = [f"{self._pass['name']} pass, {launched(len(self.kernels) - copies, copies)}:"]
         for number, kernel in enumerate(self.kernels, start=1):
             ops = " + ".join(dict.fromkeys(_base(op) for op in kernel["ops"])) or kernel["name"]
             size = "? bytes" if kernel["global_bytes"] is None else f"{kernel['global_bytes']} bytes"

@@ -14,7 +14,7 @@ from fusionaudit.capture.variant import DTYPES
 from fusionaudit.diff import Change, compare
 from fusionaudit.errors import EXIT_ERROR, EXIT_OK, AuditError
 from fusionaudit.explain import describe, megabytes
-from fusionaudit.figures import counted
+from fusionaudit.figures import launched
 from fusionaudit.findings import Finding, Location
 from fusionaudit.groups import Lock, lock_of, merge
 from fusionaudit.report.document import Document
@@ -135,17 +135,18 @@ def _finding(change: Change, variant: Variant, base: Variant, bytes_of: tuple[in
 def compare_variants(base: Document, other: Document, base_variant: Variant, variant: Variant) -> list[Finding]:
     """FA117 findings of one variant against the first. Neither document may have a blocking note."""
     changes = compare(_comparable(base), _comparable(other))
-    sizes = _row(base)[1], _row(other)[1]
+    sizes = _row(base)[-1], _row(other)[-1]
     return [_finding(c, variant, base_variant, sizes) for c in changes.changes]
 
 
-def _row(document: Document) -> tuple[int | None, int | None]:
-    """Launches and bytes per step of the compiled pass."""
+def _row(document: Document) -> tuple[int | None, int | None, int | None]:
+    """Launches, copies and fills, and bytes per step of the compiled pass."""
     p = next((p for p in document["passes"] if p["name"] == "compiled"), None)
     if p is None:
-        return None, None
+        return None, None, None
     sizes = [k["global_bytes"] for k in p["kernels"]]
-    return len(sizes), None if None in sizes else sum(sizes)
+    copies = sum(k["category"] in ("memcpy", "memset") for k in p["kernels"])
+    return len(sizes) - copies, copies, None if None in sizes else sum(sizes)
 
 
 def sweep(run: Callable[[Variant], Document], variants: Iterable[Variant]) -> SweepResult:
@@ -168,8 +169,8 @@ def sweep(run: Callable[[Variant], Document], variants: Iterable[Variant]) -> Sw
         if blocked is not None:
             lines.append(f"{variant.label}: cannot judge: {blocked}")
             continue
-        launches, size = _row(document)
-        many = "no compiled pass" if launches is None else counted(launches, "launch", "launches")
+        launches, copies, size = _row(document)
+        many = "no compiled pass" if launches is None else launched(launches, copies or 0)
         figures = f"{variant.label}: {many}, {megabytes(size)}"
         if variant is chosen[0]:
             lines.append(f"{figures} (the first: others are compared with it)")

@@ -38,6 +38,8 @@ def step(x, w, b):
     return F.relu(y).sum(-1)
 """
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, at its import
+
 TWICE = (
     "def times(h, b):\n    return h * b\n\n\n"
     "def second(h, b):\n    left = times(h.sin(), b)\n    right = times(h.cos(), b)\n"

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from guard_documents import LINES, at, compiled, document, eager, graph, kernel, tensor
-from test_diff import SPLIT, checked
+from test_diff import LOCK, SPLIT, checked
 
-from fusionaudit.baseline import lock_of
+from fusionaudit.baseline import format_lock, lock_of, read_lock
 from fusionaudit.check import check
+from fusionaudit.diff import compare
+from fusionaudit.explain import diff_lines
+from fusionaudit.pytest_plugin import FusionAudit
+from fusionaudit.report.html import render_diff_html
+from fusionaudit.sweep import Variant, sweep
 
 
 def with_kernel(kernels: list[dict[str, Any]], index: int, **fields: Any) -> list[dict[str, Any]]:
@@ -89,3 +96,44 @@ def joined() -> list[dict[str, Any]]:
 
 def pair_graph(calls: int) -> dict[str, Any]:
     return graph(locations=((10, 11), (12,), (13,), (13,))[:calls])
+
+
+def test_a_pass_that_never_ran_on_one_side_is_not_compared() -> None:
+    whole, part = document(), document()
+    part["passes"] = part["passes"][:1]
+    changes = compare(LOCK, lock_of(part))
+    assert (changes.changes, changes.same, list(changes.only_old), changes.only_new) == ((), 4, ["compiled"], {})
+    assert diff_lines(LOCK, lock_of(part), ("a.lock", "b.lock"))[1:] == [
+        "eager: launches 4 -> 4, bytes 46.1 MB -> 46.1 MB per step",
+        "compiled: not compared: the pass never ran in b.lock (a.lock: 2 launches per step)",
+        "groups: 4 the same, 0 regions changed",
+    ]
+    turned = diff_lines(lock_of(part), LOCK, ("a.lock", "b.lock"))
+    assert "compiled: not compared: the pass never ran in a.lock (b.lock: 2 launches per step)" in turned
+    assert "the pass compiled never ran after it: not compared" in render_diff_html(asdict(changes), old="a", new="b")
+    for lock, doc, says in (
+        (LOCK, part, "the lock has a pass compiled and this audit has not"),
+        (lock_of(part), whole, "this audit has a pass compiled and the lock has not"),
+    ):
+        result = check(doc, lock)
+        assert (result.exit_code, result.lines[1]) == (2, says)
+
+
+def test_copies_and_fills_are_no_launches() -> None:
+    copy = {**kernel(["aten.copy_.default"], ["d"], ["e"], 13), "category": "memcpy"}
+    doc = document([*eager(), copy, copy])
+    lock = lock_of(doc)
+    assert "| 2 copies | 16777216 bytes |" in format_lock(lock)
+    assert format_lock(read_lock(format_lock(lock))) == format_lock(lock)
+    told = "eager: launches 4 -> 4, copies and fills 2 -> 2, bytes 62.9 MB -> 62.9 MB per step"
+    assert told in check(doc, lock).lines
+    result = checked(doc)
+    assert (result.verdict, result.exit_code) == ("regression", 1)
+    assert "new kernel aten.copy_ (0 copies -> 2, 0 B -> 16.8 MB)" in result.findings[0].message
+    as_kernel = document([*eager(), *[{**copy, "category": "copy"}] * 2])
+    assert check(as_kernel, lock).verdict == "same"
+    assert FusionAudit(document=doc, lock_path=Path("a")).describe().startswith("compiled pass, 2 launches:")
+    variants = (Variant(dtype="fp32"), Variant(dtype="bf16"))
+    assert sweep(lambda _: document(compiled_kernels=[*compiled(), copy]), variants).lines[1] == (
+        "dtype=bf16: 2 launches and 1 copy or fill, 37.7 MB; the same groups"
+    )

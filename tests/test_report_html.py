@@ -189,7 +189,7 @@ def test_chain_graph_of_a_long_loop_is_cut() -> None:
 
 
 def test_diff_section() -> None:
-    from fusionaudit.diff import Change, Changes, Edge
+    from fusionaudit.diff import Change, Changes, Edge, Totals
     from fusionaudit.groups import Group, Ref, Section
 
     section = Section(pass_name="compiled", kind="forward", graph=True)
@@ -204,7 +204,8 @@ def test_diff_section() -> None:
     lost = Edge(producer="gelu", consumer="add", tensor="bf16[8]", bytes=16)
     changes = Changes(
         changes=(Change(pass_name="compiled", kind="split", old=(one,), new=two, lost_edges=(lost,)),),
-        same=12, edited=frozenset(), other_key=("torch",), totals={"compiled": ((13, 100), (14, 132))},
+        same=12, edited=frozenset(), other_key=("torch",), only_old={}, only_new={},
+        totals={"compiled": (Totals(13, 100, 0, 0), Totals(14, 132, 0, 0))},
     )  # fmt: skip
     text = render_html(sum_abs(), dataclasses.asdict(changes))
     alone = render_diff_html(dataclasses.asdict(changes), old="/home/ada/<b>.lock", new="b.lock")

@@ -280,6 +280,8 @@ def diff_view(diff: dict[str, Any] | None) -> dict[str, Any] | None:
     order = {kind: i for i, kind in enumerate(("split", "removed", "regrouped", "added", "changed", "signature"))}
     rows.sort(key=lambda r: order.get(str(r["kind"]), len(order)))
     other = [w.plain(k) for k in diff.get("other_key", ())]
+    for key, side in (("only_old", "after it"), ("only_new", "before it")):
+        other += [f"the pass {w.plain(name)} never ran {side}: not compared" for name in diff.get(key, ())]
     return {"rows": rows, "same": diff.get("same", 0), "totals": totals, "other_key": other}
 
 
