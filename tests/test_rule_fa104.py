@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from builders import call, compiled, eager, graph, op, run, t, warnings
+from dataclasses import replace
+
+from builders import call, compiled, eager, graph, line, op, run, t, warnings
 
 from fusionaudit.rules import fa104
 
@@ -28,6 +30,53 @@ def test_compiled_epilogue_of_a_library_matmul_is_information():
     (found,) = run(fa104, compiled(g))
     assert found.severity == "info"
     assert found.avoidable_bytes == 2 * 4 * 8192 * 8192
+
+
+def layers(count: int, *, again: bool = False):
+    """A matmul and an activation for each layer, from one line each; ``again``: something reads the product as well."""
+    calls = []
+    for i in range(count):
+        made, out = t(f"c{i}", 1024, 1024), t(f"d{i}", 1024, 1024)
+        calls += [
+            call("extern_kernels.mm", [t(f"d{i - 1}", 1024, 1024), W], [made], kind="extern", kernel="matmul",
+                 aten=["aten.mm"], at=7),
+            call("triton_poi_0", [made], [out], aten=["aten.relu"], at=8),
+        ]  # fmt: skip
+        if again:
+            calls.append(call("triton_red_1", [made], [t(f"n{i}")], aten=["aten.sum"], kernel="reduction"))
+    return graph(*calls, outputs=[f"d{count - 1}"])
+
+
+def test_layers_of_one_line_are_counted_and_added_up():
+    (found,) = run(fa104, compiled(layers(4)))
+    assert found.evidence["times"] == 4
+    assert found.avoidable_bytes == 4 * 2 * (4 << 20)
+    assert (
+        "a generated kernel (relu) works 4 times a step on what the library's mm (script.py:7) wrote" in found.message
+    )
+    (twice,) = run(fa104, compiled(layers(4), runs=2))
+    assert twice.avoidable_bytes == 2 * found.avoidable_bytes
+
+
+def test_a_product_that_something_else_reads_is_still_written():
+    (found,) = run(fa104, compiled(layers(4, again=True)))
+    assert found.avoidable_bytes == 4 * (4 << 20)
+
+
+def test_buffers_of_another_graph_are_others():
+    """Both graphs call their buffers c and d: what one graph's matmul wrote is not what the other's kernel reads."""
+    first = graph(call("extern_kernels.mm", [A, W], [C], kind="extern", kernel="matmul", aten=["mm"]), outputs=["c"])
+    second = graph(call("triton_poi_0", [C], [t("d", 8192, 8192)], aten=["relu"]), inputs=[C], name="1/0/forward")
+    assert not run(fa104, compiled(first, second))
+
+
+def test_a_kernel_without_a_line_has_that_of_its_kind_or_of_the_matmul():
+    g = layers(1)
+    bare = replace(g, calls=tuple(replace(c, location=None) if c.kind == "triton" else c for c in g.calls))
+    (found,) = run(fa104, compiled(bare))
+    assert found.location == line(8)
+    (found,) = run(fa104, compiled(replace(bare, kernels=())))
+    assert found.location == line(7)
 
 
 def test_silent_on_addmm_alone_and_on_unrelated_work():

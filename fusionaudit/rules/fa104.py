@@ -17,17 +17,23 @@ torch.compile(mode="max-autotune") for others.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from fusionaudit.config import Config
-from fusionaudit.findings import Finding
+from fusionaudit.figures import times
+from fusionaudit.findings import Finding, Location
+from fusionaudit.inductor.model import CompiledGraph
 from fusionaudit.program.chains import Chain
-from fusionaudit.program.model import Pass, Program
+from fusionaudit.program.costs import sum_known
+from fusionaudit.program.model import Kernel, Pass, Program
 from fusionaudit.rules.chain_findings import chain_findings, chains_of, eager_like
 from fusionaudit.rules.fa105 import is_copying
-from fusionaudit.rules.judging import human_bytes, worth
+from fusionaudit.rules.graph_groups import call_flow
+from fusionaudit.rules.judging import human_bytes, short, short_place, worth
 from fusionaudit.rules.library_ops import roots
+from fusionaudit.tensors import Tensor
 from fusionaudit.trace.schema import Op
 
 CODE = "FA104"
@@ -67,41 +73,83 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
         yield from _compiled(program, compiled, config)
 
 
-def _compiled(program: Program, p: Pass, config: Config) -> Iterator[Finding]:
-    """Information: results of extern matmuls that one pointwise kernel reads, once a line."""
-    maker: dict[str, int] = {}
-    seen: set[tuple[object, ...]] = set()
+@dataclass(frozen=True, kw_only=True)
+class _Epilogue:
+    """One launch that works on just what a library matmul of its graph wrote, with the tensor between the two."""
+
+    head: Kernel
+    kernel: Kernel
+    tensor: Tensor
+    alone: bool
+    location: Location | None
+
+    @property
+    def avoidable_bytes(self) -> int | None:
+        """The result read, and written where nobody else needs it."""
+        return None if self.tensor.nbytes is None else (2 if self.alone else 1) * self.tensor.nbytes
+
+
+def _epilogues(p: Pass, graph: CompiledGraph) -> Iterator[_Epilogue]:
+    flow = call_flow(graph)
+    lines = {k.name: k.location for k in graph.kernels}
+    launches: dict[int, list[Kernel]] = defaultdict(list)
     for kernel in p.kernels:
-        if kernel.graph is not None and kernel.category in ("pointwise", "copy"):
-            for tensor in kernel.reads:
-                head = maker.get(tensor.storage or "")
-                if head is None or not any(t.numel == tensor.numel for t in kernel.writes):
-                    continue
-                where = (kernel.graph, kernel.op_names, kernel.location and kernel.location.line)
-                if where in seen:
-                    continue
-                seen.add(where)
-                avoidable = None if tensor.nbytes is None else 2 * tensor.nbytes
-                saving = None if program.device is None else program.device.transfer_ns(avoidable)
-                judged = worth(program, p, config, saving_ns=saving, avoidable_bytes=avoidable)
-                yield Finding(
-                    rule=CODE,
-                    pass_name=p.name,
-                    severity="info",
-                    message=f"a generated kernel works on what {p.kernels[head].name} wrote just before: "
-                    f"{human_bytes(avoidable)} go through memory in between",
-                    ops=kernel.op_names,
-                    kernel_ids=(head, kernel.id),
-                    location=kernel.location,
-                    avoidable_bytes=avoidable,
-                    saving_ns=saving,
-                    basis=judged.basis,
-                    reason="Inductor calls the library for this matmul, and library calls take no epilogue",
-                    remedy=_REMEDY,
-                    graph=kernel.graph,
-                )
-        for tensor in kernel.writes:
-            if tensor.storage is not None:
-                maker.pop(tensor.storage, None)
-                if kernel.category in ("matmul", "convolution") and kernel.graph is not None:
-                    maker[tensor.storage] = kernel.id
+        if kernel.graph == graph.id and kernel.call is not None:
+            launches[kernel.call].append(kernel)
+    for position, call in enumerate(graph.calls):
+        if call.kind != "triton" or call.category not in ("pointwise", "copy"):
+            continue
+        found = [(flow.maker[v], v, t) for v, t in flow.uses[position] if v in flow.maker]
+        heads = [
+            (maker, value, tensor)
+            for maker, value, tensor in found
+            if graph.calls[maker].category in ("matmul", "convolution") and graph.calls[maker].kind == "extern"
+        ]
+        if not heads:
+            continue
+        # One matmul can take the kernel in: the last one that it waits for.
+        maker, value, tensor = max(heads, key=lambda h: h[0])
+        head = graph.calls[maker]
+        alone = flow.readers[value] == (position,) and value not in flow.final
+        # Several launches of the library call (split-K) end with the one that writes the result.
+        ends = launches[head.index][-len(launches[call.index]) :]
+        for made, kernel in zip(ends, launches[call.index], strict=False):
+            read = next((t for m, t in zip(call.reads, kernel.reads, strict=False) if m == tensor), tensor)
+            if any(t.numel == read.numel for t in kernel.writes):
+                place = kernel.location or lines.get(call.target) or made.location
+                yield _Epilogue(head=made, kernel=kernel, tensor=read, alone=alone, location=place)
+
+
+def _compiled(program: Program, p: Pass, config: Config) -> Iterator[Finding]:
+    """Information: results of extern matmuls that a generated elementwise kernel reads, all of one line together."""
+    groups: dict[tuple[object, ...], list[_Epilogue]] = defaultdict(list)
+    for graph in p.log.graphs:
+        for found in _epilogues(p, graph):
+            where = found.location and (found.location.file, found.location.line)
+            groups[(found.kernel.phase, found.head.op_names, found.kernel.op_names, where)].append(found)
+    for group in groups.values():
+        first = group[0]
+        avoidable = sum_known(e.avoidable_bytes for e in group)
+        saving = None if program.device is None else program.device.transfer_ns(avoidable)
+        judged = worth(program, p, config, saving_ns=saving, avoidable_bytes=avoidable)
+        made_at = first.head.location
+        head = short(first.head.op_names) + (f" ({short_place(made_at)})" if made_at is not None else "")
+        often = f" {times(len(group))} a step" if len(group) > 1 else ""
+        yield Finding(
+            rule=CODE,
+            pass_name=p.name,
+            severity="info",
+            message=f"a generated kernel ({short(first.kernel.op_names)}) works{often} on what the library's "
+            f"{head} wrote: {human_bytes(avoidable)} a step go through memory in between",
+            ops=first.kernel.op_names,
+            kernel_ids=tuple(dict.fromkeys(k.id for e in group for k in (e.head, e.kernel))),
+            location=first.location,
+            avoidable_bytes=avoidable,
+            saving_ns=saving,
+            basis=judged.basis,
+            reason="Inductor calls the library for this matmul, and library calls take no epilogue",
+            remedy=_REMEDY,
+            evidence={"times": len(group), "share_of_step": judged.share},
+            graph=first.kernel.graph,
+            key=f"{first.kernel.phase} {','.join(first.head.op_names)}",
+        )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fusionaudit.config import Config
 from fusionaudit.device import Device
 from fusionaudit.figures import scaled_bytes, scaled_ns
-from fusionaudit.findings import Basis, Severity
+from fusionaudit.findings import Basis, Location, Severity
 from fusionaudit.program.kept import kept
 from fusionaudit.program.model import Kernel, Pass, Program
 from fusionaudit.trace.schema import Op
@@ -162,6 +162,11 @@ def human_bytes(count: int | None) -> str:
 def human_time(ns: int | None) -> str:
     """``12.3 us``; empty where not known."""
     return "" if ns is None else scaled_ns(ns)
+
+
+def short_place(location: Location) -> str:
+    """``model.py:12``."""
+    return f"{location.file.rsplit('/', 1)[-1]}:{location.line}"
 
 
 def short(ops: Iterable[str]) -> str:
