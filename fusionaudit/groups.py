@@ -76,7 +76,7 @@ class Section:
     number: int = 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Group:
     """One fusion group of a section. Equal kernels of a section are one group with their ``launches`` counted.
 
@@ -100,6 +100,14 @@ class Group:
     note: str = field(default="", compare=False)
     nodes: tuple[str, ...] = field(default=(), compare=False)
     graph_ids: tuple[str, ...] = field(default=(), compare=False)
+
+    def __repr__(self) -> str:
+        what = self.label if self.what == "kernel" else f"{self.what}: {self.label}"
+        tensors = f" {', '.join(self.reads)} -> {', '.join(self.writes)}" if self.what == "kernel" else ""
+        times = f" x{self.launches}" if self.launches > 1 else ""
+        size = "" if self.what != "kernel" else " ? bytes" if self.bytes is None else f" {self.bytes} bytes"
+        place = next((f" {r.file}:{r.line or r.function}" for r in self.refs), "")
+        return f"<{what}{times}{tensors}{size}{place}>"
 
     @property
     def label(self) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ _WIDTH = 100
 """Characters of a line in an assertion's message."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class FusionAudit:
     """What the audit of one function says. Figures are of one call, in the compiled pass.
 
@@ -37,7 +37,10 @@ class FusionAudit:
     document: Document
     lock_path: Path
     update: bool = False
-    groups: tuple[Group, ...] = field(repr=False, default=())
+    groups: tuple[Group, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<FusionAudit of {self.lock_path.name}: {self.describe().splitlines()[0].rstrip(':')}>"
 
     @property
     def _pass(self) -> dict[str, Any]:
@@ -99,15 +102,7 @@ class FusionAudit:
 
         __tracebackhide__ = True
 
-        def told(text: str) -> str:
-            for command in (
-                "`fusionaudit check --update`",
-                "`fusionaudit baseline`",
-                "`fusionaudit baseline SCRIPT.py`",
-            ):
-                text = text.replace(command, "pytest --fusion-lock-update")
-            return text
-
+        problem: AuditError | None = None
         try:
             if self.update:
                 self.lock_path.parent.mkdir(parents=True, exist_ok=True)
@@ -116,10 +111,17 @@ class FusionAudit:
             limits = limits_from(load_config(self.lock_path.parent).check)
             result = check(self.document, load_lock(self.lock_path), limits)
         except AuditError as error:
-            pytest.fail(told(str(error)), pytrace=False)
+            problem = error
+        if problem is not None:  # not in the handler: pytest would show both errors, each with its remedy
+            pytest.fail(_told(str(problem)), pytrace=False)
         if result.exit_code:
-            text = wrapped([told(line) for line in result.lines], _WIDTH)
+            text = wrapped([_told(line) for line in result.lines], _WIDTH)
             pytest.fail(f"{self.lock_path.name}\n{text}\n{self.describe()}", pytrace=False)
+
+
+def _told(text: str) -> str:
+    """A message of the command line with what does the same under pytest."""
+    return re.sub(r"`fusionaudit (?:baseline|check)\b[^`]*`", "pytest --fusion-lock-update", text)
 
 
 def _base(name: str) -> str:

@@ -10,6 +10,7 @@ import pytest
 from guard_documents import at, document
 from test_diff import SPLIT
 
+from fusionaudit.groups import groups_of
 from fusionaudit.pytest_plugin import FusionAudit, lock_path
 
 pytest_plugins = ["pytester"]
@@ -64,6 +65,34 @@ def test_a_broken_lock_fails_with_its_reason(tmp_path: Path) -> None:
         text = failure(made.assert_matches_lock)
         assert says in text
         assert "pytest --fusion-lock-update" in text
+
+
+def test_what_a_failed_assertion_shows_of_it_is_short(tmp_path: Path) -> None:
+    made = FusionAudit(document=document(), lock_path=tmp_path / "a.lock", groups=groups_of(document())[4:])
+    assert repr(made) == "<FusionAudit of a.lock: compiled pass, 2 launches>"
+    assert repr(made.groups).startswith(
+        "(<aten.mul + aten.add + aten.gelu f32[1024,1024], f32[1024,1024], f32[1024,1024] -> f32[1024,1024]"
+        " 16777216 bytes block.py:10>, <aten.mm "
+    )
+    syncs = document(syncs=[{"name": "aten._local_scalar_dense.default", "location": at(20)}])
+    assert repr(groups_of(syncs)[-1]) == "<sync: aten._local_scalar_dense block.py:20>"
+
+
+MISSING = """
+from pathlib import Path
+from fusionaudit.groups import groups_of
+from fusionaudit.pytest_plugin import FusionAudit
+def test_it():
+    FusionAudit(document={}, lock_path=Path("a.lock")).assert_matches_lock()
+"""
+
+
+def test_a_missing_lock_has_one_remedy(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(MISSING)
+    told = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "ignore").stdout.str()
+    assert "a.lock: no such lock (make it with pytest --fusion-lock-update)" in told
+    assert "fusionaudit baseline" not in told
+    assert "another exception" not in told
 
 
 def test_limits_and_allowed_changes_come_from_pyproject(tmp_path: Path) -> None:
