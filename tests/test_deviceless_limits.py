@@ -164,12 +164,16 @@ def test_a_script_that_does_not_let_itself_be_ended_is_ended_with_its_process(mo
 
     told: list[NeedsValue] = []
     values, op = WithoutValues(told.append), torch.ops.aten._local_scalar_dense.default
+    large = torch.empty(1 << 20)
     monkeypatch.setattr("os._exit", end)
+
+    def compute(*_: Any) -> None:
+        raise AssertionError("computed")
 
     def go_on() -> int:
         for tried in range(1000):
             try:
-                values.run(op if tried == 0 else torch.ops.aten.abs.default, (torch.ones(()),), {})
+                values.run(compute, op if tried == 0 else torch.ops.aten.abs.default, (large,), {}, on_host=False)
             except NeedsValue:
                 continue
             except EndedError:

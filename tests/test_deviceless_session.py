@@ -177,6 +177,69 @@ def test_shapes_only_takes_no_memory_and_names_the_line(tmp_path: Path) -> None:
     assert stopped.value.location["line"] == 4
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "x.sum().cpu().item()",
+        "x.cpu().numpy()",
+        "x.tolist()",
+        "float(torch.zeros(()).copy_(x[0]) + 1)",
+        "bool(x[0] > 0)",
+    ],
+)
+def test_shapes_only_gives_no_value_for_another(tmp_path: Path, asked: str) -> None:
+    code = f"import torch\nx = torch.ones(1 << 20, device='cuda')\n{asked}\nx.abs()"
+    with pytest.raises(NeedsValue) as stopped:
+        run(tmp_path, code, "eager", shapes_only=True)
+    assert stopped.value.location is not None
+    assert stopped.value.location["line"] == 3
+    records = [json.loads(line) for line in (tmp_path / "eager" / "ops.jsonl").read_text().splitlines()]
+    assert [r["kind"] for r in records].index("stop") == len(records) - 1
+
+
+def test_shapes_only_keeps_the_values_of_the_host_and_scales_gradients(tmp_path: Path) -> None:
+    records, _ = run(
+        tmp_path,
+        """
+        import torch
+        table = torch.arange(8) * 2
+        assert table.sum().item() == 56 and table.numpy()[1] == 2 and table.tolist()[2] == 4
+        rates = torch.linspace(0, 1, 3, device="cuda")
+        assert [r.item() for r in rates] == rates.tolist() == [0, 0.5, 1] and rates.nonzero().numel() == 2
+        assert torch.compile(lambda r: r + 1)(rates).tolist() == [1, 1.5, 2]
+        w = torch.ones(1 << 20, device="cuda", requires_grad=True)
+        scaler, optimizer = torch.amp.GradScaler("cuda"), torch.optim.SGD([w])
+        for _ in range(2):
+            scaler.scale((w * w).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        """,
+        "eager",
+        shapes_only=True,
+    )
+    names = [r.get("name") for r in records]
+    assert names.count("aten._amp_update_scale_.default") == 2
+    assert "stop" not in [r["kind"] for r in records]
+
+
+def test_threads_of_the_script_run_for_the_target_too(tmp_path: Path) -> None:
+    records, _ = run(
+        tmp_path,
+        """
+        import threading, torch
+        x = torch.ones(8, device="cuda")
+        seen = []
+        thread = threading.Thread(target=lambda: seen.append(torch.ones(8, device="cuda") + x))
+        thread.start()
+        thread.join()
+        assert seen[0].is_cuda
+        """,
+        "eager",
+    )
+    (added,) = [r for r in records if r.get("name") == "aten.add.Tensor"]
+    assert "device" not in added["outputs"][0], "on the GPU"
+
+
 def test_user_kernels_and_hand_made_graphs_are_opaque(tmp_path: Path) -> None:
     records, _ = run(
         tmp_path,

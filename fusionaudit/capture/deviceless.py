@@ -60,7 +60,7 @@ class DevicelessSession:
         from fusionaudit.capture.factories import allocate_on_cpu
         from fusionaudit.capture.lowering import Lowering
         from fusionaudit.capture.nested import refuse_nested
-        from fusionaudit.capture.redirect import RedirectMode, redirect_tensors
+        from fusionaudit.capture.redirect import redirect_tensors
         from fusionaudit.capture.stand_in import stand_in
         from fusionaudit.capture.user_triton import intercept_triton
 
@@ -71,7 +71,7 @@ class DevicelessSession:
             total_memory=self.device.memory_bytes or 80 * 2**30,
         )  # fmt: skip
         allocate_on_cpu(patches, self.tensors)
-        redirect_tensors(patches, self.tensors)
+        redirect_tensors(patches, self.tensors, self._without_values)
         choose_attention(patches, self.device, self.tensors)
         cuda_composites(patches, self.tensors)
         cuda_autocast(patches, self.tensors)
@@ -86,7 +86,15 @@ class DevicelessSession:
             self._log(patches)
             self.lowering = Lowering(self.tensors, self._graph_called, without_values=self._without_values)
             self.lowering.install(patches)
-        patches.enter(RedirectMode(self.tensors, without_values=self._without_values))
+        if recorder is not None:
+            patches.put(recorder, "lower_mode", self._mode)
+        patches.enter(self._mode())
+
+    def _mode(self) -> Any:
+        """The redirect's mode for one thread."""
+        from fusionaudit.capture.redirect import RedirectMode
+
+        return RedirectMode(self.tensors, without_values=self._without_values)
 
     def _log(self, patches: Patches) -> None:
         from fusionaudit.capture.logs import ArtifactLog

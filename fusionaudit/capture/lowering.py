@@ -276,11 +276,15 @@ def _only_shapes(without_values: WithoutValues) -> RunGraph:
 
         def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
             target = originals.get(target, target)
-            if isinstance(target, torch._ops.OpOverload) and not self.on_host:
-                return without_values.run(target, args, kwargs)
+            if isinstance(target, torch._ops.OpOverload):
+                return without_values.run(compute, target, args, kwargs, on_host=self.on_host)
             return super().call_function(target, args, kwargs)
 
-    originals = {run: op for op, run in cpu_equivalents().items()}
+    def compute(op: Any, args: Any, kwargs: Any) -> Any:
+        return equivalents.get(op, op)(*args, **kwargs)
+
+    equivalents = cpu_equivalents()
+    originals = {run: op for op, run in equivalents.items()}
 
     def run(graph: torch.fx.GraphModule, inputs: list[Any]) -> Sequence[Any]:
         with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes():

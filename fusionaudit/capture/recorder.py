@@ -7,7 +7,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
@@ -51,7 +51,8 @@ class Recorder:
     """Owner of one pass's ``ops.jsonl``; implements the marks of :mod:`fusionaudit.capture.marks`.
 
     ``device_of`` says which device a tensor counts as (the deviceless engine answers ``cuda`` for CPU tensors that
-    stand for the GPU's); it may be replaced while recording. Ops are recorded inside :meth:`recording`, on the
+    stand for the GPU's); it may be replaced while recording, and so may ``lower_mode``, the mode that lies under this
+    one on each thread. Ops are recorded inside :meth:`recording`, on the
     thread that entered it, on autograd's threads and on threads started inside. After a fork the child
     records nothing.
     """
@@ -68,6 +69,7 @@ class Recorder:
         self.locator = Locator()
         self.device_of = device_of
         self.enabled = True
+        self.lower_mode: Callable[[], AbstractContextManager[Any]] = nullcontext
         self._ranges: Ranges = NoRanges() if ranges is None else ranges
         self._observer = observer
         self._storages = StorageIds()
@@ -107,7 +109,7 @@ class Recorder:
         recorder = self
 
         def run(thread: threading.Thread) -> None:
-            with recorder.mode():
+            with recorder.lower_mode(), recorder.mode():
                 bootstrap(thread)
 
         threading.Thread._bootstrap_inner = run  # type: ignore[attr-defined]

@@ -68,19 +68,23 @@ class RedirectMode(TorchDispatchMode):
         if any(type(t) not in _PLAIN for t in inputs):
             return func(*args, **kwargs)
         wanted, args, kwargs = self._host_arguments(args, kwargs, bool(inputs))
-        if self._without_values is not None and self._for_gpu(inputs, wanted):
-            result = self._without_values.run(func, args, kwargs)
+        if self._without_values is None:
+            result = self._compute(func, args, kwargs)
         else:
-            try:
-                result = self._equivalents.get(func, func)(*args, **kwargs)
-            except NotImplementedError:
-                # No CPU kernel (a CUDA-only op, a custom extension): its result has the right shape and no values.
-                result = run_without_kernel(func, args, kwargs)
+            on_host = not self._for_gpu(inputs, wanted)
+            result = self._without_values.run(self._compute, func, args, kwargs, on_host=on_host)
         self._place(inputs, result, wanted)
         if func is torch.ops.aten._pack_padded_sequence.default:
             # How many sequences each time step has: the host's, wherever the sequences are.
             self._tensors.place(result[1], on_gpu=False)
         return result
+
+    def _compute(self, func: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            return self._equivalents.get(func, func)(*args, **kwargs)
+        except NotImplementedError:
+            # No CPU kernel (a CUDA-only op, a custom extension): its result has the right shape and no values.
+            return run_without_kernel(func, args, kwargs)
 
     def _for_gpu(self, inputs: list[torch.Tensor], wanted: bool | None) -> bool:
         """Whether the op's work is the GPU's: what stays on the host has values also without arithmetic."""
@@ -141,8 +145,25 @@ def _called_by_optimizer() -> bool:
     return False
 
 
-def redirect_tensors(patches: Patches, tensors: GpuTensors) -> None:
+def _refuse_values(patches: Patches, without_values: WithoutValues) -> None:
+    """What hands out values without an op."""
+    for name in ("tolist", "numpy", "__array__"):
+
+        def give(self: torch.Tensor, *args: Any, _name: str = name, **kwargs: Any) -> Any:
+            if type(self) in _PLAIN and not tracing() and without_values.lacking(self):
+                without_values.refuse(f".{_name.strip('_')}()")
+            return _plain[_name](self, *args, **kwargs)
+
+        patches.set(torch.Tensor, name, give)
+
+
+_plain = {name: getattr(torch.Tensor, name) for name in ("tolist", "numpy", "__array__")}
+
+
+def redirect_tensors(patches: Patches, tensors: GpuTensors, without_values: WithoutValues | None) -> None:
     """Make the attributes of ``torch.Tensor`` that know about devices answer for the stand-ins."""
+    if without_values is not None:
+        _refuse_values(patches, without_values)
     base: Any = torch._C.TensorBase  # type: ignore[attr-defined]
     base_to, base_device, base_is_cuda = base.to, base.device, base.is_cuda
 
