@@ -139,6 +139,39 @@ def test_matmul_epilogue():
     ) == [("matmul_epilogue", ("mm", "relu"))]
 
 
+def test_rows_that_are_reduced_end_an_epilogue():
+    """mm -> scale -> softmax by hand: the matmul takes the scale in no more, the five are one group of their own."""
+    rows, row = (4096, 1024), (4096, 1)
+    product = op("mm", [t("q", 4096, 64), t("k", 64, 1024)], t("c", *rows))
+    softmax = [
+        op("amax", [t("x", *rows)], t("m", *row)),
+        op("sub", [t("x", *rows), t("m", *row)], t("d", *rows)),
+        op("exp", [t("d", *rows)], t("e", *rows)),
+        op("sum", [t("e", *rows)], t("s", *row)),
+        op("div", [t("e", *rows), t("s", *row)], t("o", *rows)),
+    ]
+    scale = op("mul", [t("c", *rows)], t("x", *rows))
+    assert kinds(product, scale, *softmax) == [("reduction_epilogue", ("mul", "amax", "sub", "exp", "sum", "div"))]
+    bias = op("add", [t("c", *rows), t("b", 1024)], t("x", *rows))
+    assert kinds(product, bias, *softmax) == [
+        ("matmul_epilogue", ("mm", "add")),
+        ("reduction_epilogue", ("amax", "sub", "exp", "sum", "div")),
+    ]
+    library = op("aten._softmax.default", [t("x", *rows)], t("o", *rows))
+    assert kinds(product, scale, library) == [("into_reduction", ("mul", "_softmax"))]
+
+
+def test_what_a_reduction_shares_with_others_stays_an_epilogue():
+    """A bias gradient beside the next matmul: the activation's gradient is written anyway."""
+    size = (512, 1024)
+    assert kinds(
+        op("mm", [t("g", 512, 256), t("w", 256, 1024)], t("a", *size)),
+        op("gelu_backward", [t("a", *size), t("x", *size)], t("b", *size)),
+        op("sum", [t("b", *size)], t("s", 1, 1024)),
+        op("mm", [t("b", *size), t("v", 1024, 256)], t("c", 512, 256)),
+    ) == [("matmul_epilogue", ("mm", "gelu_backward"))]
+
+
 def test_parts_of_a_cat_join():
     half, whole = (1024, 64), (1024, 128)
     assert kinds(

@@ -4,7 +4,8 @@ A group grows along tensors that really flow: producer and consumer of the same 
 in between are fine), in one phase, stream and epoch (no host read and no compiled graph between them). It stays one
 kernel's work: at most one size of reduction; no way out of the group and back in; a value that something else reads
 later stays an output. Elementwise ops, fills, random ops, casts, copies and the parts of a ``cat`` join; a library
-softmax or norm counts as a reduction; a matmul or convolution can only be the head (an epilogue).
+softmax or norm counts as a reduction; a matmul or convolution can only be the head (an epilogue), and of a group
+without a reduction.
 
 When it is wrong: a value that the script keeps without reading it again within the step (returned, put in a list) looks
 like an intermediate, so its write counts as avoidable though it is not.
@@ -12,17 +13,17 @@ like an intermediate, so its write counts as avoidable though it is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
 from fusionaudit.findings import Location
-from fusionaudit.program.costs import op_bytes, sum_known
+from fusionaudit.program.costs import op_bytes, op_root, sum_known
 from fusionaudit.program.dataflow import Flow, Step, Version, ancestors, dataflow, regions_bytes
 from fusionaudit.program.model import Pass
 from fusionaudit.program.op_kinds import OpKind
 from fusionaudit.tensors import Tensor
-from fusionaudit.trace.schema import Phase
+from fusionaudit.trace.schema import Op, Phase
 
 ChainKind = Literal["elementwise", "into_reduction", "reduction_epilogue", "matmul_epilogue"]
 
@@ -41,7 +42,8 @@ FEW_ROWS = 32
 class Chain:
     """A group of ops that one kernel could do. Bytes are per execution; ``None``: not known.
 
-    ``global_bytes`` is what the ops move now, ``minimum_bytes`` what has to enter and leave the group.
+    ``global_bytes`` is what the ops move now, ``minimum_bytes`` what has to enter and leave the group. ``keeps_rows``:
+    elements that a reduction of the group reads are needed outside too, so they are written in any case.
     """
 
     kind: ChainKind
@@ -55,6 +57,7 @@ class Chain:
     location: Location | None
     phase: Phase
     largest_bytes: int = 0
+    keeps_rows: bool = False
 
     @property
     def avoidable_bytes(self) -> int | None:
@@ -169,11 +172,45 @@ def _merged(a: _Group, b: _Group) -> _Group | None:
     return _Group(members=a.members + b.members, mask=a.mask | b.mask, reduction=a.reduction or b.reduction)
 
 
-def _grow(flow: Flow, upstream: list[int]) -> list[_Group]:
+def adds_bias(op: Op) -> bool:
+    """An add of a small (broadcast) tensor, as a bias is."""
+    sizes = sorted(t.stored_elements for t in op.inputs)
+    return op_root(op) == "add" and len(sizes) == 2 and sizes[0] * 2 <= sizes[1] and sizes[0] > 1
+
+
+def _is_loose_bias(flow: Flow, step: Step) -> bool:
+    """A bias added to just what a matmul wrote: addmm takes it in, whatever follows."""
+    makers = [flow.steps[flow.maker[v]] for v, _ in step.uses if v in flow.maker]
+    return adds_bias(step.op) and any(m.kind in _HEADS and _joins(flow, m, step) for m in makers)
+
+
+def _groups(flow: Flow, upstream: list[int]) -> list[_Group]:
+    """All groups. Rows that are reduced end a matmul's epilogue: what one kernel does with them is theirs."""
+    loose = {s.index for s in flow.steps if s.kind in _HEADS or _is_loose_bias(flow, s)}
+    rows = [g for g in _grow(flow, upstream, loose) if g.reduction is not None and _takes_rows(flow, g)]
+    return rows + _grow(flow, upstream, {i for g in rows for i in g.members})
+
+
+def _takes_rows(flow: Flow, group: _Group) -> bool:
+    """The group goes over its rows again, or nobody else needs what its reduction reads."""
+    steps = [flow.steps[i] for i in sorted(group.members)]
+    return _kind(steps) == "reduction_epilogue" or not _needed_outside(flow, steps)
+
+
+def _needed_outside(flow: Flow, steps: Sequence[Step]) -> bool:
+    """What a reduction of these steps reads is made by them and read by others as well."""
+    inside = frozenset(s.index for s in steps)
+    reduced = [v for s in steps if s.kind in _REDUCING for v, _ in s.uses]
+    return any(flow.maker.get(v) in inside and flow.leaves(v, inside) for v in reduced)
+
+
+def _grow(flow: Flow, upstream: list[int], without: Set[int]) -> list[_Group]:
     groups: dict[int, _Group] = {}
     home: dict[int, int] = {}
     for step in flow.steps:
         if step.kind not in _ELEMENTWISE and step.kind not in _REDUCING and step.kind not in _HEADS:
+            continue
+        if step.index in without:
             continue
         groups[step.index] = _Group(members=[step.index], mask=1 << step.index, reduction=_reduction_size(step))
         home[step.index] = step.index
@@ -187,9 +224,8 @@ def _grow(flow: Flow, upstream: list[int]) -> list[_Group]:
             if home[maker] == home[step.index] or not _joins(flow, producer, step):
                 continue
             mine, theirs = groups[home[step.index]], groups[home[maker]]
-            if any(flow.steps[i].kind in _HEADS for i in theirs.members) and step.kind in _REDUCING:
-                continue
-            if sum(flow.steps[i].kind in _HEADS for i in (*mine.members, *theirs.members)) > 1:
+            heads = sum(flow.steps[i].kind in _HEADS for i in (*mine.members, *theirs.members))
+            if heads > 1 or (heads and (mine.reduction is not None or theirs.reduction is not None)):
                 continue
             merged = _merged(mine, theirs)
             if merged is None or not _convex(merged.mask, merged.members, upstream):
@@ -258,6 +294,7 @@ def _chain(flow: Flow, group: _Group) -> Chain:
         minimum_bytes=minimum,
         location=next((s.op.location for s in steps if s.op.location is not None), None),
         phase=steps[0].op.phase,
+        keeps_rows=_needed_outside(flow, steps),
         largest_bytes=max((t.nbytes or 0 for s in steps for _, t in (*s.uses, *s.makes)), default=0),
     )
 
@@ -265,5 +302,4 @@ def _chain(flow: Flow, group: _Group) -> Chain:
 def chains(p: Pass) -> tuple[Chain, ...]:
     """Every group of two or more ops of the pass that one kernel could do, in order of execution."""
     flow = dataflow(p)
-    groups = _grow(flow, ancestors(flow))
-    return tuple(sorted((_chain(flow, g) for g in groups), key=lambda c: c.op_ids[0]))
+    return tuple(sorted((_chain(flow, g) for g in _groups(flow, ancestors(flow))), key=lambda c: c.op_ids[0]))

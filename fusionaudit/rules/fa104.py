@@ -25,12 +25,12 @@ from fusionaudit.config import Config
 from fusionaudit.figures import times
 from fusionaudit.findings import Finding, Location
 from fusionaudit.inductor.model import CompiledGraph
-from fusionaudit.program.chains import Chain
+from fusionaudit.program.chains import Chain, adds_bias
 from fusionaudit.program.costs import sum_known
 from fusionaudit.program.model import Kernel, Pass, Program
 from fusionaudit.rules.chain_findings import chain_findings, chains_of, eager_like
 from fusionaudit.rules.fa105 import is_copying
-from fusionaudit.rules.graph_groups import call_flow
+from fusionaudit.rules.graph_groups import call_flow, generated_lines
 from fusionaudit.rules.judging import human_bytes, short, short_place, worth
 from fusionaudit.rules.library_ops import roots
 from fusionaudit.tensors import Tensor
@@ -47,12 +47,7 @@ def has_loose_bias(by_id: dict[int, Op], chain: Chain) -> bool:
     names = roots(chain.ops)
     if not names or names[0] not in ("mm", "bmm", "matmul"):
         return False
-    for op_id, name in zip(chain.op_ids[1:2], names[1:2], strict=True):
-        op = by_id[op_id]
-        sizes = sorted(t.stored_elements for t in op.inputs)
-        if name == "add" and len(sizes) == 2 and sizes[0] * 2 <= sizes[1] and sizes[0] > 1:
-            return True
-    return False
+    return any(adds_bias(by_id[op_id]) for op_id in chain.op_ids[1:2])
 
 
 def check(program: Program, config: Config) -> Iterator[Finding]:
@@ -91,7 +86,6 @@ class _Epilogue:
 
 def _epilogues(p: Pass, graph: CompiledGraph) -> Iterator[_Epilogue]:
     flow = call_flow(graph)
-    lines = {k.name: k.location for k in graph.kernels}
     launches: dict[int, list[Kernel]] = defaultdict(list)
     for kernel in p.kernels:
         if kernel.graph == graph.id and kernel.call is not None:
@@ -116,7 +110,7 @@ def _epilogues(p: Pass, graph: CompiledGraph) -> Iterator[_Epilogue]:
         for made, kernel in zip(ends, launches[call.index], strict=False):
             read = next((t for m, t in zip(call.reads, kernel.reads, strict=False) if m == tensor), tensor)
             if any(t.numel == read.numel for t in kernel.writes):
-                place = kernel.location or lines.get(call.target) or made.location
+                place = kernel.location or generated_lines(p).get((graph.id, call.target)) or made.location
                 yield _Epilogue(head=made, kernel=kernel, tensor=read, alone=alone, location=place)
 
 

@@ -7,7 +7,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Literal
 
+from fusionaudit.findings import Location
 from fusionaudit.inductor.model import CompiledGraph, GeneratedCall, GeneratedKernel
+from fusionaudit.program.kept import kept
+from fusionaudit.program.model import Pass
 from fusionaudit.tensors import Tensor
 
 Why = Literal["split", "same", "rows", "size", "fill", "small", "prologue"]
@@ -45,6 +48,12 @@ class CallGroup:
     calls: tuple[int, ...]
     why: tuple[Why, ...]
     avoidable_bytes: int | None
+
+
+@kept
+def generated_lines(p: Pass) -> dict[tuple[str | None, str], Location]:
+    """{(graph, kernel name): line}: a generated kernel that a graph launches again has its first launch's line."""
+    return {(g.id, k.name): k.location for g in p.log.graphs for k in g.kernels if k.location is not None}
 
 
 def call_flow(graph: CompiledGraph) -> CallFlow:
