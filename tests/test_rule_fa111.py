@@ -7,7 +7,7 @@ from dataclasses import replace
 from builders import MEGA, call, compiled, graph, run, t, warnings
 
 from fusionaudit.inductor.model import FusionDecision
-from fusionaudit.rules import fa111, fa117
+from fusionaudit.rules import fa107, fa111, fa117
 
 X = t("x", 4096, 4096)
 
@@ -42,10 +42,37 @@ def test_second_stage_of_a_large_reduction_is_information_with_inductors_reason(
     assert found.reason is not None
     assert why in found.reason
     assert "cooperative_reductions" in found.remedy
+    (measured,) = run(fa111, compiled(split_sum(256 * MEGA), engine="nsys", duration_ns=1000))
+    assert measured.saving_ns == 0
+    assert measured.remedy == "nothing to do at this size"
 
 
 def test_second_stage_of_a_small_one_is_a_warning():
-    assert len(warnings(fa111, compiled(split_sum(4 * MEGA)))) == 1
+    (found,) = warnings(fa111, compiled(split_sum(4 * MEGA)))
+    assert "a reduction that runs in stages (abs, sum) is 2 kernels" in found.message
+    assert "cooperative_reductions" in found.remedy
+
+
+def test_the_same_of_several_layers_is_one_finding():
+    def layer(i: int):
+        a, b = t(f"a{i}", 4096, 4096), t(f"b{i}", 4096, 4096)
+        return [
+            call("triton_poi_0", [t(f"x{i}", 4096, 4096)], [a], aten=["exp"], numels={"x": 4096 * 4096}),
+            call("triton_poi_1", [a], [b], aten=["neg"], numels={"x": 4096 * 4096}),
+        ]
+
+    g = graph(*(c for i in range(3) for c in layer(i)), outputs=["b0", "b1", "b2"])
+    (found,) = warnings(fa111, compiled(g))
+    assert found.avoidable_bytes == 3 * 2 * 4 * 4096 * 4096
+    assert len(found.kernel_ids) == 6
+    assert "2 kernels (exp, neg) (3 times a step) could be one" in found.message
+
+
+def test_fa107_tells_the_same_story():
+    (apart,) = run(fa111, compiled(split_sum(256 * MEGA)))
+    first, *_ = run(fa107, compiled(split_sum(256 * MEGA)))
+    assert "kernel" in apart.message
+    assert "its reduction runs in stages, 2 kernels by design (FA111)" in first.message
 
 
 def test_two_kernels_over_the_same_elements():

@@ -9,7 +9,7 @@ and by torch.compile 509.8 us on an H200.
 How it is measured: the ops in the output code of the graph that ran, not the comments or names of kernels.
 
 When it is wrong: one kernel is not always a fast one: see FA304 (far under the bandwidth), FA305 (reads again),
-FA301.
+FA301. It speaks of the ops of one kernel: FA111 has kernels beside it that could have joined.
 
 What to do: nothing; keep these lines inside the compiled region, and guard it (fusionaudit baseline).
 """
@@ -20,9 +20,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from fusionaudit.config import Config
-from fusionaudit.findings import Finding
+from fusionaudit.figures import counted, times
+from fusionaudit.findings import Finding, Location
 from fusionaudit.program.costs import sum_known
-from fusionaudit.program.model import Kernel, Program
+from fusionaudit.program.model import Kernel, Pass, Program
+from fusionaudit.rules import fa111
+from fusionaudit.rules.graph_groups import generated_lines
 from fusionaudit.rules.judging import human_bytes, short
 from fusionaudit.rules.library_ops import roots
 
@@ -40,27 +43,42 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
     for p in program.passes:
         if p.name != "compiled" and not p.name.startswith("imported"):
             continue
-        groups: dict[tuple[object, ...], list[Kernel]] = defaultdict(list)
+        left_apart = _left_apart(p) if config.wants(fa111.CODE) else {}
+        groups: dict[tuple[Location | None, tuple[str, ...]], list[Kernel]] = defaultdict(list)
         for kernel in p.kernels:
             working = [n for n in roots(kernel.op_names) if n not in _NO_WORK]
             if kernel.graph is None or kernel.category not in _GENERATED or len(working) < 2:
                 continue
-            where = kernel.location and (kernel.location.file, kernel.location.line)
-            groups[(where, kernel.op_names)].append(kernel)
-        for (_, ops), group in groups.items():
+            place = kernel.location or generated_lines(p).get((kernel.graph, kernel.name))
+            groups[(place, kernel.op_names)].append(kernel)
+        for (place, ops), group in groups.items():
             moved = sum_known(k.global_bytes for k in group)
-            times = f" ({len(group)} times a step)" if len(group) > 1 else ""
+            often = f" ({times(len(group))} a step)" if len(group) > 1 else ""
+            first = group[0]
+            rest = left_apart.get((first.graph, first.call))
             yield Finding(
                 rule=CODE,
                 pass_name=p.name,
                 severity="info",
-                message=f"torch.compile makes one kernel of {short(group[0].op_names)}{times}, moving "
-                f"{human_bytes(moved)}: nothing to win by fusing it by hand",
-                ops=group[0].op_names,
+                message=f"torch.compile makes one kernel of {short(first.op_names)}{often}, moving "
+                f"{human_bytes(moved)} a step: nothing to win by fusing these by hand" + (f"; {rest}" if rest else ""),
+                ops=first.op_names,
                 kernel_ids=tuple(k.id for k in group),
-                location=group[0].location,
+                location=place,
                 remedy="nothing to do",
                 evidence={"times": len(group), "global_bytes": moved},
-                graph=group[0].graph,
+                graph=first.graph,
                 key=str(ops),
             )
+
+
+def _left_apart(p: Pass) -> dict[tuple[str | None, int | None], str]:
+    """{(graph, call): what FA111 says of this kernel and those beside it}, so that the two rules tell one story."""
+    out: dict[tuple[str | None, int | None], str] = {}
+    for graph, group in fa111.kept_apart(p):
+        for i in group.calls:
+            text = "FA111 names what runs beside it as a kernel of its own"
+            if set(group.why) == {"split"}:
+                text = f"its reduction runs in stages, {counted(len(group.calls), 'kernel')} by design (FA111)"
+            out[graph.id, graph.calls[i].index] = text
+    return out

@@ -21,12 +21,15 @@ combo_kernels for rows of the same length, another axis or layout for outer redu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
 from fusionaudit.config import Config
+from fusionaudit.figures import counted, times
 from fusionaudit.findings import Finding, Location
 from fusionaudit.inductor.model import CompiledGraph, FusionDecision
 from fusionaudit.program.costs import sum_known
+from fusionaudit.program.kept import kept
 from fusionaudit.program.model import Kernel, Pass, Program
 from fusionaudit.rules.graph_groups import CallGroup, Why, groups
 from fusionaudit.rules.judging import human_bytes, human_time, kernel_ns, merged_ns, short, worth
@@ -59,17 +62,37 @@ _GUESSES: dict[Why, str] = {
 
 
 def check(program: Program, config: Config) -> Iterator[Finding]:
-    """One finding for each group, in each graph that ran."""
+    """One finding for each group; groups of the same ops and line (layers, graphs compiled again) together."""
     for p in program.passes:
         if p.name != "compiled" and not p.name.startswith("imported"):
             continue
-        ran = {k.graph for k in p.kernels if k.graph is not None}
-        for graph in p.log.graphs:
-            if graph.id not in ran:
-                continue
-            for group in groups(graph):
-                if not is_dynamic(graph, group):
-                    yield group_finding(program, p, config, graph, group)
+        alike: dict[tuple[object, ...], list[Apart]] = defaultdict(list)
+        for graph, group in kept_apart(p):
+            if not is_dynamic(graph, group):
+                where = _location(graph, group, decision_for(p, graph, group))
+                key = (graph.kind, _ops(graph, group), main_cause(group), where and (where.file, where.line))
+                alike[key].append((graph, group))
+        for found in alike.values():
+            yield group_finding(program, p, config, found)
+
+
+Apart = tuple[CompiledGraph, CallGroup]
+
+
+@kept
+def kept_apart(p: Pass) -> list[Apart]:
+    """The groups of all graphs that ran in a pass."""
+    ran = {k.graph for k in p.kernels if k.graph is not None}
+    return [(graph, group) for graph in p.log.graphs if graph.id in ran for group in groups(graph)]
+
+
+def main_cause(group: CallGroup) -> Why:
+    """Why most pairs of the group fit."""
+    return "prologue" if "prologue" in group.why else max(sorted(set(group.why)), key=group.why.count)
+
+
+def _ops(graph: CompiledGraph, group: CallGroup) -> tuple[str, ...]:
+    return tuple(op for i in group.calls for op in graph.calls[i].aten)
 
 
 def is_dynamic(graph: CompiledGraph, group: CallGroup) -> bool:
@@ -104,25 +127,26 @@ def _kernels(p: Pass, graph: CompiledGraph, group: CallGroup) -> list[Kernel]:
     return [k for k in p.kernels if k.graph == graph.id and k.call in indices]
 
 
-def group_finding(program: Program, p: Pass, config: Config, graph: CompiledGraph, group: CallGroup) -> Finding:
-    """What keeping this group apart costs, with the reason that the log has."""
-    kernels = _kernels(p, graph, group)
-    runs = max(1, round(len(kernels) / len(group.calls)))
-    avoidable = None if group.avoidable_bytes is None else group.avoidable_bytes * runs
-    saving = _saving(program, p, kernels, group, runs)
-    judged = worth(program, p, config, saving_ns=saving, avoidable_bytes=avoidable)
+def group_finding(program: Program, p: Pass, config: Config, found: Sequence[Apart]) -> Finding:
+    """What keeping such groups apart costs in a step, with the reason that the log has for the first."""
+    graph, group = found[0]
+    kernels, avoidable, saving, runs = [], [], [], 0
+    for made, apart in found:
+        launches = _kernels(p, made, apart)
+        ran = max(1, round(len(launches) / len(apart.calls)))
+        kernels += launches
+        avoidable.append(None if apart.avoidable_bytes is None else apart.avoidable_bytes * ran)
+        saving.append(_saving(program, p, launches, apart, ran))
+        runs += ran
+    moved, saved = sum_known(avoidable), sum_known(saving)
+    judged = worth(program, p, config, saving_ns=saved, avoidable_bytes=moved)
     decision = decision_for(p, graph, group)
-    why = "prologue" if "prologue" in group.why else max(sorted(set(group.why)), key=group.why.count)
-    ops = tuple(op for i in group.calls for op in graph.calls[i].aten)
+    why = main_cause(group)
     reason = _GUESSES[why]
     if decision is not None and "no shared data" not in decision.reason:
         reason = f"{_GUESSES[why]}; Inductor: {decision.reason}" if why != "same" else f"Inductor: {decision.reason}"
     elif decision is not None and why == "same":
         reason = "Inductor sees no shared data because the two index it differently"
-    names = [graph.calls[i].target for i in group.calls]
-    message = f"{len(names)} kernels ({short(ops)}) could be one and share {human_bytes(group.avoidable_bytes)}"
-    if saving:
-        message += f"; one kernel would save about {human_time(saving)} a step"
     severity = judged.severity
     if decision is not None and decision.cause in _ON_PURPOSE:
         severity = "info"
@@ -130,25 +154,40 @@ def group_finding(program: Program, p: Pass, config: Config, graph: CompiledGrap
         rule=CODE,
         pass_name=p.name,
         severity=severity,
-        message=message,
-        ops=ops,
+        message=_message(graph, group, runs, moved, saved),
+        ops=_ops(graph, group),
         kernel_ids=tuple(k.id for k in kernels),
         location=_location(graph, group, decision),
-        avoidable_bytes=avoidable,
-        saving_ns=saving,
+        avoidable_bytes=moved,
+        saving_ns=saved,
         basis=judged.basis,
         reason=reason,
-        remedy=_REMEDIES[why],
+        remedy=_REMEDIES[why] if saved != 0 else "nothing to do at this size",
         confidence="high" if decision is not None or why == "split" else "medium",
         evidence={
             "cause": decision.cause if decision is not None else why,
-            "kernels": len(names),
+            "kernels": len(group.calls),
             "runs": runs,
             "share_of_step": judged.share,
         },
         graph=graph.id,
         key=f"{graph.kind} {why}",
     )
+
+
+def _message(graph: CompiledGraph, group: CallGroup, runs: int, moved: int | None, saved: int | None) -> str:
+    often = f" ({times(runs)} a step)" if runs > 1 else ""
+    ops = _ops(graph, group)
+    if set(group.why) == {"split"}:
+        names = short(dict.fromkeys(ops))
+        text = f"a reduction that runs in stages ({names}) is {counted(len(group.calls), 'kernel')}{often}, "
+        text += f"which hand on {human_bytes(moved)} a step"
+    else:
+        text = f"{counted(len(group.calls), 'kernel')} ({short(ops)}){often} could be one and share "
+        text += f"{human_bytes(moved)} a step"
+    if saved:
+        return f"{text}; one kernel would save about {human_time(saved)} a step"
+    return f"{text}; one kernel would save no time" if saved == 0 else text
 
 
 def _location(graph: CompiledGraph, group: CallGroup, decision: FusionDecision | None) -> Location | None:
@@ -158,8 +197,7 @@ def _location(graph: CompiledGraph, group: CallGroup, decision: FusionDecision |
 
 
 def _saving(program: Program, p: Pass, kernels: list[Kernel], group: CallGroup, runs: int) -> int | None:
-    times = [kernel_ns(k, program.device) for k in kernels]
-    now = sum_known(times)
+    now = sum_known(kernel_ns(k, program.device) for k in kernels)
     moved = sum_known(k.global_bytes for k in kernels)
     if now is None or moved is None or group.avoidable_bytes is None or not kernels:
         return None

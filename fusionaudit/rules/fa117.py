@@ -41,7 +41,7 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
         for graph in p.log.graphs:
             for group in groups(graph) if graph.id in ran else ():
                 if is_dynamic(graph, group):
-                    found = group_finding(program, p, config, graph, group)
+                    found = group_finding(program, p, config, [(graph, group)])
                     sizes = ", ".join(f"{name}={value}" for name, value in sorted(graph.symbols.items()))
                     yield replace(
                         found,
