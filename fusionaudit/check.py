@@ -12,6 +12,7 @@ from fusionaudit.baseline import blocking
 from fusionaudit.diff import Change, Changes, compare, reason_for
 from fusionaudit.errors import EXIT_ERROR, EXIT_FINDINGS, EXIT_OK, AuditError
 from fusionaudit.explain import change_line, counted, describe, figures, listed
+from fusionaudit.figures import counted as number
 from fusionaudit.findings import Finding, Location, Severity
 from fusionaudit.groups import Lock, Ref, bare, lock_of
 from fusionaudit.limits import Allowed, Limits, expired
@@ -177,7 +178,8 @@ def _finding(cluster: _Cluster, result: Outcome, document: Document, totals: dic
             location = Location(file=ref.path, line=ref.line, function=ref.function)
         where = f"{ref.file}:{ref.line}" if ref.line is not None else f"{ref.file} {ref.function}"
         where += f" `{ref.code}`" if ref.code else ""
-    more = "" if len(texts) == 1 else f" (and {len(texts) - 1} further changes that follow from it)"
+    follow = f"{number(len(texts) - 1, 'further change')} that follow{'s' if len(texts) == 2 else ''} from it"
+    more = "" if len(texts) == 1 else f" (and {follow})"
     launches = {name: [b[0], a[0]] for name, (b, a) in totals.items()}
     return Finding(
         rule="FA115",

@@ -5,16 +5,14 @@ Pure. Nothing is compared that moves by itself: kernel names and ids, line numbe
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any, Literal, NamedTuple
 
-from fusionaudit.groups import DTYPE_SHORT, Group, Key, Lock, Ref, Section
+from fusionaudit.groups import Group, Key, Lock, Ref, Section
+from fusionaudit.lost_edges import Edge, lost_edges
 from fusionaudit.matching import Pairs, line_id, match, op_kinds, tensors
-from fusionaudit.tensors import DTYPE_BYTES
 
 ChangeKind = Literal[
     "added", "removed", "split", "merged", "regrouped", "changed", "signature", "inputs", "repeated", "dynamic", "same"
@@ -23,19 +21,6 @@ ChangeKind = Literal[
 _LEAST_COMMON = 0.5
 """Share of the smaller lock's groups that two programs with no line in common must share to be compared: two unrelated
 programs share an add of one size now and then."""
-
-_TENSOR = re.compile(r"(\w+)\[([\d,]*)\]")
-_WIDTH = {DTYPE_SHORT.get(name, name): size for name, size in DTYPE_BYTES.items()}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Edge:
-    """A tensor that used to stay inside one kernel and now goes through memory between two."""
-
-    producer: str
-    consumer: str
-    tensor: str
-    bytes: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,33 +101,8 @@ def _minus(left: Sequence[Group], right: Sequence[Group]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(op for g in left for op in g.ops if op not in have))
 
 
-def tensor_bytes(text: str) -> int | None:
-    """Bytes of ``bf16[8,1024]``; ``None`` where it is not such a text."""
-    match = _TENSOR.match(text)
-    if match is None or match[1] not in _WIDTH:
-        return None
-    return prod(int(n) for n in match[2].split(",") if n) * _WIDTH[match[1]]
-
-
 def _phase(section: Section) -> str:
     return "forward" if section.kind == "inference" else section.kind
-
-
-def _lost_edges(old: Sequence[Group], new: Sequence[Group]) -> tuple[Edge, ...]:
-    """Tensors between the new groups whose two ends used to be in one old group."""
-    out = []
-    for i, first in enumerate(new):
-        for second in new[i + 1 :]:
-            tensor = next((t for t in first.writes if t in second.reads), None)
-            if tensor is None:
-                continue
-            for group in old:
-                ends = [op for op in first.ops if op in group.ops], [op for op in second.ops if op in group.ops]
-                if ends[0] and ends[1]:
-                    size = tensor_bytes(tensor)
-                    out.append(Edge(producer=ends[0][-1], consumer=ends[1][0], tensor=tensor, bytes=size))
-                    break
-    return tuple(out)
 
 
 def _kind(old: Sequence[Group], new: Sequence[Group]) -> ChangeKind:
@@ -272,7 +232,7 @@ def compare(old: Lock, new: Lock, *, bytes_percent: float = 1.0) -> Changes:
             changes += [] if cheap else [change]
             pairs += zip(before, now, strict=False)
         for before, now in regions:
-            kind, lost = _kind(before, now), _lost_edges(before, now)
+            kind, lost = _kind(before, now), lost_edges(before, now, new.flow)
             change = Change(pass_name=pass_name, kind=kind, old=tuple(before), new=tuple(now), lost_edges=lost)
             changes.append(change)
         changes += [*_dynamic(pairs), *_other_inputs(pairs)]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from fusionaudit.diff import Change, Changes, compare, graph_counts
 from fusionaudit.figures import counted as number
 from fusionaudit.figures import launched, times
-from fusionaudit.groups import Group, Lock, Section
+from fusionaudit.groups import Group, Lock, Ref, Section
 from fusionaudit.report.wording import format_bytes, plain
 
 
@@ -90,13 +90,21 @@ def describe(change: Change, reason: str | None = None, *, costs: bool = True) -
         if change.added_ops:
             text += f"; new: {_brief(change.added_ops)}"
     for edge in change.lost_edges[:3]:
+        ends = [
+            f"{op}{_at(ref)}" for op, ref in ((edge.producer, edge.producer_ref), (edge.consumer, edge.consumer_ref))
+        ]
+        through = f"memory and {_brief(edge.through)}" if edge.through else "memory"
         text += (
-            f"; {edge.producer} -> {edge.consumer} shared a kernel, now {edge.tensor}"
-            f" ({megabytes(edge.bytes)}) goes through memory between them"
+            f"; {ends[0]} -> {ends[1]} shared a kernel, now {edge.tensor}"
+            f" ({megabytes(edge.bytes)}) goes through {through} between them"
         )
     if reason:
         text += f"; Inductor: {reason}"
     return f"{text} ({_cost(change)})" if costs else text
+
+
+def _at(ref: Ref | None) -> str:
+    return f" ({ref.file}:{ref.line})" if ref else ""
 
 
 def _pairs(old: Sequence[str], new: Sequence[str]) -> str:

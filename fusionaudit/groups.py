@@ -116,6 +116,15 @@ class Group:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FlowOp:
+    """An op of the eager step and what it reads: (place in the step of the op that made it, tensor as text)."""
+
+    name: str
+    ref: Ref | None
+    inputs: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Key:
     """What a lock holds for: other values cannot be judged against it. ``torch`` and ``triton`` without build tags."""
 
@@ -128,12 +137,14 @@ class Key:
 
 @dataclass(frozen=True, kw_only=True)
 class Lock:
-    """The groups of one program under one key. ``tool`` is the fusionaudit version that made it."""
+    """The groups of one program under one key. ``tool`` is the fusionaudit version that made it; ``flow`` (only from a
+    document) is what the eager ops read from each other."""
 
     key: Key
     groups: tuple[Group, ...]
     tool: str = ""
     format: int = LOCK_FORMAT
+    flow: tuple[FlowOp, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def passes(self) -> tuple[str, ...]:
@@ -337,7 +348,25 @@ def groups_of(document: Document) -> tuple[Group, ...]:
     return tuple(out)
 
 
+def flow_of(document: Document) -> tuple[FlowOp, ...]:
+    """What the ops of the eager step read from each other; ops that only rename memory are left out."""
+    refs = _Refs(document)
+    eager: dict[str, Any] = next((p for p in document["passes"] if p["name"] == "eager"), {})
+    makers: dict[str, int] = {}
+    out: list[FlowOp] = []
+    for op in eager.get("ops") or []:
+        before = {t["storage"] for t in op["inputs"]}
+        changed = [op["inputs"][i]["storage"] for i in op["mutated"] if i < len(op["inputs"])]
+        made = [t["storage"] for t in op["outputs"] if t["storage"] not in before]
+        if not (made or changed):
+            continue
+        read = {(makers[t["storage"]], short(Tensor.from_json(t))) for t in op["inputs"] if t["storage"] in makers}
+        makers.update(dict.fromkeys((*made, *changed), len(out)))
+        out.append(FlowOp(name=base_op(op["name"]), ref=refs.one(op["location"]), inputs=tuple(sorted(read))))
+    return tuple(out)
+
+
 def lock_of(document: Document) -> Lock:
     """The lock that describes this audit."""
     tool = (document.get("tool") or {}).get("version") or ""
-    return Lock(key=key_of(document), groups=groups_of(document), tool=tool)
+    return Lock(key=key_of(document), groups=groups_of(document), tool=tool, flow=flow_of(document))

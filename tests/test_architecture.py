@@ -17,7 +17,8 @@ LAYERS = [
     {"program"},
     {"config", "rules", "suppressions"},
     {"report", "reference_kernels", "verify", "store"}
-    | {"data_sizes", "groups", "baseline", "matching", "diff", "explain", "limits", "check", "expectations"},
+    | {"data_sizes", "groups", "baseline", "matching", "lost_edges", "diff"}
+    | {"explain", "limits", "check", "expectations"},
     {"pipeline", "gate", "sweep"},
     {"cli", "cli_guard", "cli_options", "pytest_plugin"},
 ]

@@ -11,10 +11,11 @@ from guard_documents import LINES, MEGABYTE, at, compiled, document, eager, grap
 
 from fusionaudit.baseline import lock_of, read_lock, write_lock
 from fusionaudit.check import CheckResult, check
-from fusionaudit.diff import compare, tensor_bytes
+from fusionaudit.diff import compare
 from fusionaudit.errors import AuditError
 from fusionaudit.explain import diff_lines
 from fusionaudit.limits import Allowed, Limits, limits_from
+from fusionaudit.lost_edges import tensor_bytes
 from fusionaudit.report.html import render_diff_html
 
 LOCK = read_lock(write_lock(document()))

@@ -133,3 +133,14 @@ def test_a_cost_beside_the_rewriting_fails(name: str, audited: Callable[[str], d
     text = PROGRAM.replace(old, more) if isinstance(more, str) else PROGRAM.replace(old, new).replace(*more)
     result = checked(audited(text), audited(PROGRAM))
     assert result.exit_code == 1, "\n".join(result.lines)
+
+
+def test_an_op_added_in_the_middle_names_the_two_that_it_parts(audited: Callable[[str], dict[str, Any]]) -> None:
+    text = PROGRAM.replace("    return left + right", "    right = right.cumsum(0)\n    return left + right")
+    (finding,) = checked(audited(text), audited(PROGRAM)).findings
+    number = next(n for n, line in enumerate(text.splitlines(), start=1) if "cumsum" in line)
+    assert f"block.py:{number} `right = right.cumsum(0)`" in finding.message
+    ends = f"aten.mul (block.py:{number - 1}) -> aten.add (block.py:{number + 1})"
+    way = "now f32[64,256] (65.5 kB) goes through memory and aten.cumsum between them"
+    assert f"{ends} shared a kernel, {way}" in finding.message
+    assert finding.message.endswith("(and 1 further change that follows from it)")
