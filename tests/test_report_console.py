@@ -216,3 +216,17 @@ def test_op_lists_and_hidden_characters() -> None:
     assert w.op_list(["aten.abs.default", "aten.abs.default", "aten.sum"]) == "abs x2, sum"
     assert w.plain(HOSTILE).endswith("\\x1b[31m\\u202e")
     assert w.tensor_text([8, 4], "unknown") == "?[8,4]"
+
+
+def test_a_time_that_is_not_known_is_said() -> None:
+    """Without a GPU a matmul has no time, so the step has none: the row stays, and a line says why."""
+    document = sum_abs("deviceless")
+    for p in document["passes"]:
+        p["kernels"][0].update(duration_ns=None, category="matmul")
+        p["per_step"]["gpu_time_ns"] = None
+    text = printed(document)
+    assert re.search(r"^GPU time +- +-$", text, re.M)
+    assert "GPU time not known: kernels without a time (eager 1 matmul; compiled 1" in text
+    assert "GPU time not known" not in printed(sum_abs("deviceless"))
+    document["passes"][1]["per_step"]["gpu_time_ns"] = 1000
+    assert re.search(r"^GPU time \(predicted\) +- +1\.00 us$", printed(document), re.M)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fusionaudit.figures import counted, launched
 from fusionaudit.report import wording as w
-from fusionaudit.report.rows import Fold, comparison, fold, kernel_key, moved, shown_passes, total
+from fusionaudit.report.rows import Fold, comparison, fold, kernel_key, moved, shown_passes, total, untimed
 
 Document = dict[str, Any]
 
@@ -89,6 +89,8 @@ def _comparison(document: Document, width: int) -> list[Text]:
             same = 0.995 <= row.ratio <= 1.005
             line.append(w.format_ratio(row.ratio).rjust(9), style="dim" if same else "green" if better else "red")
         out.append(line)
+    if why := untimed(document):
+        out += _wrap(why, width, style="dim")
     missing = [
         f"{p['name']} {p['per_step']['kernels_without_bytes']}"
         for p in passes

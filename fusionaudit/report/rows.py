@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -113,10 +114,14 @@ def comparison(document: Document) -> list[Measure]:
                 v if c.p["per_step"].get("time_basis") == "measured" else None
                 for v, c in zip(values, sides, strict=True)
             ]
-        if all(v is None for v in values) or (key == "copies_and_fills" and not any(values)):
+        # A step's time that is not known is said, not left out: see untimed.
+        unknown = all(v is None for v in values)
+        if (unknown and not (key == "gpu_time_ns" and untimed(document))) or (
+            key == "copies_and_fills" and not any(values)
+        ):
             continue
-        basis_of = [_basis(c.source(key), basis_kind) for c in sides]
-        for basis in sorted({b for b, v in zip(basis_of, values, strict=True) if v is not None}, key=str):
+        basis_of = [None if unknown else _basis(c.source(key), basis_kind) for c in sides]
+        for basis in sorted({b for b, v in zip(basis_of, values, strict=True) if v is not None or unknown}, key=str):
             own = [v if b == basis else None for v, b in zip(values, basis_of, strict=True)]
             out.append(
                 Measure(
@@ -130,6 +135,19 @@ def comparison(document: Document) -> list[Measure]:
                 )
             )
     return out
+
+
+def untimed(document: Document) -> str:
+    """Why a step's GPU time is not known, in one line: the kernels that have none; empty where all have theirs."""
+    words = []
+    for p in shown_passes(document):
+        kinds = Counter(k["category"] for k in p["kernels"] if k["duration_ns"] is None)
+        if kinds:
+            listed = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common(3))
+            words.append(f"{p['name']} {listed}" + (" and others" if len(kinds) > 3 else ""))
+    if not words:
+        return ""
+    return f"GPU time not known: kernels without a time ({'; '.join(words)}); only what memory bounds is modelled"
 
 
 def _basis(p: dict[str, Any], kind: str | None) -> str | None:
