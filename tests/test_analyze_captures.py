@@ -101,6 +101,18 @@ def test_replayed_kernels_are_tied_to_their_calls(name: str) -> None:
     assert len(set(calls)) == 41, "20 matmuls (one or two kernels each) and 21 Triton kernels"
 
 
+def test_replays_of_the_script_s_own_cuda_graph_are_tied_to_the_compiled_graph() -> None:
+    """torch.profiler has neither ranges nor nodes for them: the launches of one replay are those of one graph."""
+    document = analyzed("kineto/user_cuda_graph")
+    (p,) = [p for p in document["passes"] if p["name"] == "compiled"]
+    assert p["steps"] == 6
+    assert [(k["replayed"], bool(k["graph"]), k["call"]) for k in p["kernels"]] == [(True, True, 0), (True, True, 1)]
+    # x once, then the partial sums out and in, and one number.
+    assert p["per_step"]["global_bytes"] == 4 * (1 << 22) + 2 * 2048 + 4
+    # The eager pass's step is a call before the replays.
+    assert not any(n["kind"] == "opaque-graph" for n in document["notes"])
+
+
 @pytest.mark.parametrize("path", sorted(CAPTURES.glob("*.sqlite")), ids=lambda p: p.stem)
 def test_match_rate_is_at_least_99_percent(path: Path) -> None:
     log = "tiny_graph.torch_logs.txt" if "graph" in path.stem else None

@@ -68,3 +68,12 @@ def choose_graph(
             return graph
     ranked = sorted(((score(g, activities), i) for i, g in enumerate(graphs)), key=lambda s: (-s[0], s[1]))
     return graphs[ranked[0][1]] if ranked and ranked[0][0] > 0.0 else None
+
+
+def replayed_graph(graphs: Sequence[CompiledGraph], activities: Sequence[Activity]) -> CompiledGraph | None:
+    """The graph whose launches, and no others, one replay of a CUDA graph makes, where the trace has no range to tell
+    (the script captured it itself, under torch.profiler). ``None`` where none or several fit."""
+    fitting = [g for g in graphs if score(g, activities) == 1.0]
+    if len(fitting) != 1 or None in align(fitting[0], activities):
+        return None
+    return fitting[0]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from fusionaudit.findings import Location, Note
 from fusionaudit.inductor.model import CompiledGraph, GeneratedCall, InductorLog
 from fusionaudit.program.costs import category, mutated_inputs, op_bytes
-from fusionaudit.program.graphs import align, choose_graph
+from fusionaudit.program.graphs import align, choose_graph, replayed_graph
 from fusionaudit.program.imported import imported_ops
 from fusionaudit.program.model import Category, HostSync, Kernel, Pass, PassName
 from fusionaudit.program.records import activity_steps, same_launches
@@ -91,19 +91,24 @@ def _graph_calls(
 ) -> dict[int, tuple[CompiledGraph, GeneratedCall]]:
     """The compiled graph and call of each activity index that runs inside a compiled graph."""
     executions: dict[tuple[str | None, int | None], list[int]] = defaultdict(list)
+    replays: dict[int | None, list[int]] = defaultdict(list)
     for i, activity in enumerate(activities):
         if activity.graph_call is not None:
             executions[(activity.graph_call, activity.graph_call_id)].append(i)
+        elif activity.graph_node is not None and activity.op is None:
+            replays[activity.correlation].append(i)
     chosen: dict[str | None, CompiledGraph | None] = {}
     out: dict[int, tuple[CompiledGraph, GeneratedCall]] = {}
+    runs: list[tuple[CompiledGraph | None, list[int]]] = []
     for (key, _), indices in executions.items():
-        own = [activities[i] for i in indices]
         if key not in chosen:
-            chosen[key] = choose_graph(graphs, key, own)
-        graph = chosen[key]
+            chosen[key] = choose_graph(graphs, key, [activities[i] for i in indices])
+        runs.append((chosen[key], indices))
+    runs += [(replayed_graph(graphs, [activities[i] for i in own]), own) for own in replays.values()]
+    for graph, indices in runs:
         if graph is None:
             continue
-        for i, call in zip(indices, align(graph, own), strict=True):
+        for i, call in zip(indices, align(graph, [activities[i] for i in indices]), strict=True):
             if call is not None:
                 out[i] = (graph, call)
     return out
@@ -266,7 +271,8 @@ def measured_pass(
         tie = generated.get(i)
         first = False
         if tie is not None and activity.kind == "kernel":
-            token = (activity.graph_call_id, tie[0].id, tie[1].index)
+            run = activity.correlation if activity.graph_call is None else activity.graph_call_id
+            token = (run, tie[0].id, tie[1].index)
             first = token not in seen_calls
             seen_calls.add(token)
         op = None if activity.op is None else ops.get(activity.op.op_id)
@@ -285,6 +291,8 @@ def measured_pass(
         lost = share < _LEAST_MATCH
         remedy = "record it with op ranges (emit_nvtx, or torch.profiler's CPU activities)" if lost else ""
         notes.append(Note(kind="match-rate", text=text, pass_name=name, blocks=lost, remedy=remedy))
+    if all(i in generated for i, k in enumerate(kernels) if k.replayed):
+        notes = [n for n in notes if n.kind != "opaque-graph"]  # the log ties them
     if extra:
         notes.append(Note(kind="unknown-bytes", text=f"{name}: bytes of {extra} launches in graphs are not known"))
     span, idle = _span_and_idle(activities, found) if activities else (None, None)
