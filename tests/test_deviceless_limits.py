@@ -155,6 +155,54 @@ def test_shapes_only_judges_no_script_that_needs_a_value_in_its_first_step(
     assert "--passes" not in str(result.document["notes"])
 
 
+def test_a_branch_on_data_in_a_script_that_never_compiles_is_a_graph_break(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+        import torch
+        x = torch.randn(1 << 14, device="cuda")
+
+        def halve(t):
+            return t * 0.5
+
+        def damped(t):
+            t = halve(t) + 1
+            if t.sum() > 0:
+                t = t - 1
+            return t.relu() * 2
+
+        def train(t):
+            for _ in range(4):
+                t = damped(t)
+            print(t.sum().item())
+            return t
+
+        train(x)
+        """
+    result = audit(monkeypatch, tmp_path, textwrap.dedent(code))
+    (told,) = [n["text"] for n in result.document["notes"] if n["kind"] == "compiled-for-you"]
+    assert told == "the script never calls torch.compile; compiled for it: halve, damped"
+    (found,) = [f for f in result.findings if f.rule == "FA112"]
+    assert found.location is not None
+    assert found.location.line == 10
+
+
+def test_why_nothing_of_a_script_is_compiled_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = """
+        import torch
+
+        def total(t):
+            return float((t * t).sum())
+
+        for _ in range(3):
+            total(torch.ones(1 << 14, device="cuda"))
+        """
+    result = audit(monkeypatch, tmp_path, textwrap.dedent(code))
+    (told,) = [n["text"] for n in result.document["notes"] if n["kind"] == "compiled-for-you"]
+    why = "nothing was compiled for it: total (line 4): no tensor comes out"
+    assert told == f"the script never calls torch.compile; {why}"
+
+
 def test_a_script_that_does_not_let_itself_be_ended_is_ended_with_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     class EndedError(Exception):
         pass

@@ -17,6 +17,9 @@ _DEVICE_SYNCS = frozenset(
 )  # fmt: skip
 """Ops whose output size (or Python result) depends on device data: the host waits for it."""
 
+HOST_SYNC = "host sync"
+"""What an observer of the recorder is told where the host reads from the device or waits for it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Schema:

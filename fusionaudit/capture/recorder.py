@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fusionaudit.capture.calls import Encoded, Schema, read_schema, tensors_of
+from fusionaudit.capture.calls import HOST_SYNC, Encoded, Schema, read_schema, tensors_of
 from fusionaudit.capture.gpu_tensors import real_device
 from fusionaudit.capture.jit_trace import tracing_without_modes
 from fusionaudit.capture.lines import LineWriter
@@ -272,7 +272,7 @@ class Recorder:
         where = location if location is not None else self.locator.find()
         self.lines.write({"kind": "sync", "name": name, "location": where, "bytes": nbytes})
         if self._observer is not None:
-            self._observer.saw_barrier("host sync")
+            self._observer.saw_barrier(HOST_SYNC)
 
     def opaque(self, name: str, tensors: Sequence[torch.Tensor]) -> None:
         """Write a launch that is no aten op (a Triton kernel of the script, a graph replay) and what it was given."""
@@ -296,7 +296,7 @@ class Recorder:
         self.lines.write({"kind": "stop", "asked": asked, "location": location})
         self.enabled = False
         if self._observer is not None:
-            self._observer.saw_barrier("host sync")
+            self._observer.saw_barrier(HOST_SYNC)
 
     def _phase(self) -> str:
         if self._optimizer_depth:

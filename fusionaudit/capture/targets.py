@@ -1,9 +1,11 @@
 """What to compile in a script that never calls torch.compile: found while it runs eagerly, then applied.
 
 Found are functions of the script that take tensors and return tensors and do nothing that a graph must not hold
-(backward, optimizer step, host sync, step mark), and modules that are called from outside any other module. The
-outermost call wins at run time. It is wrong where a script's function is a driver loop around its real work: such
-functions are left out where they call one inner function many times and do nothing else.
+(backward, optimizer step, step mark, a host sync in a function that they call), and modules that are called from
+outside any other module. A host sync of the function itself (a branch on data) is a graph break: it is compiled all the
+same, unless it calls modules or drives others. The outermost call wins at run time. It is wrong where a script's
+function is a driver loop around its real work: such functions are left out where they call one inner function many
+times and do nothing else.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Any
 
 import torch
 
-from fusionaudit.capture.calls import tensors_of
+from fusionaudit.capture.calls import HOST_SYNC, tensors_of
 from fusionaudit.capture.no_arithmetic import NeedsValue
 
 HOOK = "__fusionaudit_target__"
@@ -33,15 +35,23 @@ DRIVER_CALLS = 3
 """Calls of one inner function, holding all ops, that make the outer one a driver loop."""
 
 
+NO_OP = "no op runs in it"
+
+
 @dataclass(kw_only=True)
 class Candidate:
-    """What was seen of one function of the script over all its calls."""
+    """What was seen of one function of the script over all its calls.
+
+    ``syncs``: it waited for the device itself. ``drives``: it called modules, or a function time and again.
+    """
 
     key: str
     name: str
     line: int
     calls: int = 0
     ops: int = 0
+    syncs: bool = False
+    drives: bool = False
     reasons: list[str] = field(default_factory=list)
 
     def reject(self, reason: str) -> None:
@@ -84,8 +94,17 @@ class Targets:
             return ""
         names = [key.rsplit(":", 1)[0] for key in self.functions] + list(self.modules)
         if not names:
-            return "the script never calls torch.compile and has no function or module that could be compiled for it"
+            return f"the script never calls torch.compile; nothing was compiled for it: {self._why_nothing()}"
         return f"the script never calls torch.compile; compiled for it: {', '.join(names)}"
+
+    def _why_nothing(self) -> str:
+        told = [
+            f"{name} (line {line}): {', '.join(reasons)}"
+            for (name, line), reasons in ((key.rsplit(":", 1), reasons) for key, reasons in self.rejected.items())
+            if reasons != [NO_OP]
+        ]
+        more = f"; and {len(told) - 3} more" if len(told) > 3 else ""
+        return "; ".join(told[:3]) + more if told else "no module was called, and no function of it computes"
 
 
 class _Instrument(ast.NodeTransformer):
@@ -127,6 +146,7 @@ class _Call:
     ops: int = 0
     own_ops: int = 0
     mutates: bool = False
+    modules: bool = False
     inner: dict[str, int] = field(default_factory=dict)
 
 
@@ -155,9 +175,14 @@ class Finder:
             calls[-1].mutates |= mutates
 
     def saw_barrier(self, reason: str) -> None:
-        """All functions that are running do something that a graph must not hold."""
-        for call in self._calls():
-            if call.candidate is not None:
+        """All functions that are running do something that a graph must not hold; the innermost may have a sync."""
+        calls = self._calls()
+        for call in calls:
+            if call.candidate is None:
+                continue
+            if reason == HOST_SYNC and call is calls[-1]:
+                call.candidate.syncs = True
+            else:
                 call.candidate.reject(reason)
 
     def hook(self, function: Any) -> Any:
@@ -176,7 +201,8 @@ class Finder:
             calls.append(call)
             try:
                 result = function(*args, **kwargs)
-            except NeedsValue:  # ended by the audit
+            except NeedsValue:
+                candidate.reject("--shapes-only ended the script in it")
                 raise
             except BaseException:
                 candidate.reject("it raises")
@@ -201,6 +227,7 @@ class Finder:
             return
         candidate.calls += 1
         candidate.ops = max(candidate.ops, call.ops)
+        candidate.drives |= call.modules or any(times >= DRIVER_CALLS for times in call.inner.values())
         if call.own_ops == 0 and len(call.inner) == 1 and next(iter(call.inner.values())) >= DRIVER_CALLS:
             candidate.reject("a loop around one function")
         if call.ops > MAX_OPS:
@@ -208,11 +235,14 @@ class Finder:
         if outer is not None:
             outer.ops += call.ops
             outer.mutates |= call.mutates
+            outer.modules |= call.modules
             if call.ops:
                 outer.inner[candidate.key] = outer.inner.get(candidate.key, 0) + 1
 
     def module_called(self, module: torch.nn.Module) -> None:
         """A module was called from outside any other module."""
+        for call in self._calls()[-1:]:
+            call.modules = True
         name = type(module).__name__
         self._modules[name] = self._modules.get(name, 0) + 1
 
@@ -257,7 +287,9 @@ class Finder:
             return Targets(uses_compile=True)
         for candidate in seen:
             if not candidate.ops:
-                candidate.reject("no op runs in it")
+                candidate.reject(NO_OP)
+            if candidate.syncs and candidate.drives:
+                candidate.reject(HOST_SYNC)
         return Targets(
             functions=tuple(c.key for c in seen if not c.reasons),
             modules=tuple(sorted(self._modules)),
