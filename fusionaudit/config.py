@@ -65,10 +65,13 @@ class Config:
     per_file: dict[str, tuple[str, ...]] = field(default_factory=dict)
     check: dict[str, Any] = field(default_factory=dict)
 
-    def wants(self, code: str) -> bool:
-        """True where the rule is to run."""
-        chosen = not self.select or any(code.startswith(s) for s in self.select)
-        return chosen and not any(code.startswith(s) for s in self.ignore)
+    def selects(self, code: str) -> bool:
+        """True where the rule is to run. What an ignored rule finds is counted as suppressed."""
+        return not self.select or any(code.startswith(s) for s in self.select)
+
+    def ignores(self, code: str) -> bool:
+        """True where the rule's findings are left out everywhere."""
+        return any(code.startswith(s) for s in self.ignore)
 
 
 def _codes(value: Any, where: str) -> tuple[str, ...]:

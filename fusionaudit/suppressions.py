@@ -1,4 +1,4 @@
-"""``# fusionaudit: ignore[FA101] reason`` in the source, and files that the project's configuration leaves out."""
+"""``# fusionaudit: ignore[FA101] reason`` in the source, and rules and files that the configuration leaves out."""
 
 from __future__ import annotations
 
@@ -84,6 +84,17 @@ def _comment(finding: Finding, program: Program, comments: Comments) -> tuple[Lo
     return None
 
 
+def _suppressed(
+    finding: Finding, program: Program, comments: Comments, config: Config
+) -> tuple[Location | None, str] | None:
+    """Where and why the finding is left out; ``None`` where it stays."""
+    if config.ignores(finding.rule):
+        return finding.location, "ignored in pyproject.toml"
+    if _file_ignores(finding, config):
+        return finding.location, "ignored for this file in pyproject.toml"
+    return _comment(finding, program, comments)
+
+
 def apply_suppressions(
     findings: Sequence[Finding], program: Program, comments: Comments, config: Config
 ) -> tuple[list[Finding], list[Note]]:
@@ -91,13 +102,12 @@ def apply_suppressions(
     kept: list[Finding] = []
     notes: list[Note] = []
     for finding in findings:
-        found = _comment(finding, program, comments)
-        if _file_ignores(finding, config) and finding.location is not None:
-            found = finding.location, "ignored for this file in pyproject.toml"
+        found = _suppressed(finding, program, comments, config)
         if found is None:
             kept.append(finding)
             continue
-        where = f"{found[0].file.rsplit('/', 1)[-1]}:{found[0].line}"
-        text = f"{finding.rule} at {where} ({finding.pass_name}): {found[1]}"
+        place, why = found
+        where = f" at {place.file.rsplit('/', 1)[-1]}:{place.line}" if place is not None else ""
+        text = f"{finding.rule}{where} ({finding.pass_name}): {why}"
         notes.append(Note(kind="suppressed", text=text, pass_name=finding.pass_name))
     return kept, notes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builders import FILE, MEGA, eager, line, op, program, t
 
@@ -34,9 +36,10 @@ def test_the_nearest_pyproject_counts(tmp_path):
     (tmp_path / "sub").mkdir()
     config = load_config(tmp_path / "sub")
     assert config.thresholds.min_time_share == 0.5
-    assert config.wants("FA101")
-    assert not config.wants("FA107")
-    assert not config.wants("FA201")
+    assert config.selects("FA101")
+    assert config.selects("FA107")
+    assert config.ignores("FA107")
+    assert not config.selects("FA201")
     assert config.per_file == {"tests/*": ("FA101",)}
 
 
@@ -127,7 +130,19 @@ def test_per_file_ignores():
 
 def test_select_and_ignore_choose_rules():
     assert {f.rule for f in run_rules(program(CHAIN), Config(select=("FA101",)))} == {"FA101"}
-    assert not run_rules(program(CHAIN), Config(ignore=("FA",)))
+
+
+def test_what_an_ignored_rule_finds_is_counted():
+    config = Config(ignore=("FA1",))
+    found = run_rules(program(CHAIN), config)
+    assert any(f.severity == "warning" for f in found)
+    kept, notes = apply_suppressions(found, program(CHAIN), {}, config)
+    assert not [f for f in kept if f.rule.startswith("FA1")]
+    assert len(notes) == len(found) - len(kept) > 0
+    assert all(n.kind == "suppressed" and n.text.endswith("ignored in pyproject.toml") for n in notes)
+    everywhere = replace(found[0], location=None)
+    _, (note,) = apply_suppressions([everywhere], program(CHAIN), {}, config)
+    assert note.text == "FA101 (eager): ignored in pyproject.toml"
 
 
 def test_thresholds_change_severity():

@@ -230,3 +230,13 @@ def test_a_time_that_is_not_known_is_said() -> None:
     assert "GPU time not known" not in printed(sum_abs("deviceless"))
     document["passes"][1]["per_step"]["gpu_time_ns"] = 1000
     assert re.search(r"^GPU time \(predicted\) +- +1\.00 us$", printed(document), re.M)
+
+
+def test_many_suppressed_findings_are_counted_and_shown_on_demand() -> None:
+    notes = [{"kind": "suppressed", "text": f"FA107 at a.py:{i} (compiled): no", "blocks": False} for i in range(14)]
+    document = {**sum_abs(), "notes": notes}
+    text = printed(document)
+    assert "14 suppressed" in text.replace("\n  ", " ")
+    assert text.count("FA107 at a.py") == 10
+    assert "- suppressed: 4 more; --verbose shows them" in text
+    assert printed(document, verbose=True).count("FA107 at a.py") == 14

@@ -36,7 +36,7 @@ def render_console(document: Document, console: Console, *, verbose: bool = Fals
         *_comparison(document, width),
         *_findings(document, width, verbose=verbose),
         *_kernels(document, width, verbose=verbose),
-        *_notes(document, width),
+        *_notes(document, width, verbose=verbose),
     ]
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False)
@@ -249,14 +249,20 @@ def _detail(kernel: dict[str, Any], width: int, bar: str) -> Text:
     return line
 
 
-def _notes(document: Document, width: int) -> list[Text]:
+def _notes(document: Document, width: int, *, verbose: bool) -> list[Text]:
     if not document["notes"]:
         return []
     out = _title("Notes")
+    suppressed = [n for n in document["notes"] if n["kind"] == "suppressed"]
+    hidden = [] if verbose else suppressed[_FEW_FINDINGS:]
     for note in document["notes"]:
+        if any(note is n for n in hidden):
+            continue
         kind = note["kind"] + (f" ({note['pass']})" if note.get("pass") else "")
         text = note["text"].removeprefix(f"{note.get('pass')}: ")
         out += _wrap(f"{kind}: {text}", width, "- ", "  ", style="bold magenta" if note.get("blocks") else "")
         if note.get("remedy"):
             out += _wrap(f"-> {note['remedy']}", width, "  ", "     ", style="dim")
+    if hidden:
+        out.append(Text(f"- suppressed: {len(hidden)} more; --verbose shows them", style="dim"))
     return out

@@ -97,14 +97,14 @@ def above_floor(finding: Finding, config: Config) -> Finding:
 
 
 def run_rules(program: Program, config: Config) -> list[Finding]:
-    """The findings of all rules that the configuration wants, in order of the rules.
+    """The findings of all rules that the configuration selects, in order of the rules; ignored ones are among them.
 
     Fingerprints are unique: of findings that would share one (same ops at the same line), later ones are numbered.
     """
     seen: Counter[str] = Counter()
     out: list[Finding] = []
     for rule in RULES:
-        if not config.wants(rule.CODE):
+        if not config.selects(rule.CODE):
             continue
         for finding in rule.check(program, config):
             finding = above_floor(finding, config)

@@ -43,7 +43,7 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
     for p in program.passes:
         if p.name != "compiled" and not p.name.startswith("imported"):
             continue
-        left_apart = _left_apart(p) if config.wants(fa111.CODE) else {}
+        left_apart = _left_apart(p) if config.selects(fa111.CODE) and not config.ignores(fa111.CODE) else {}
         groups: dict[tuple[Location | None, tuple[str, ...]], list[Kernel]] = defaultdict(list)
         for kernel in p.kernels:
             working = [n for n in roots(kernel.op_names) if n not in _NO_WORK]
