@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -11,10 +12,13 @@ from typing import Any
 
 import click
 
+from fusionaudit.errors import AuditError
 from fusionaudit.files import write_whole
 
 PASS_THROUGH = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 FORMATS = ("console", "json", "html", "markdown", "sarif", "junit", "github")
+DIFF_FORMATS = ("console", "json", "markdown", "html")
+SWEEP_FORMATS = ("console", "json", "markdown")
 
 
 def _config() -> Any:
@@ -34,6 +38,23 @@ def _limits(config: Any) -> Any:
     from fusionaudit.limits import limits_from
 
     return limits_from(config.check)
+
+
+def _diff_text(before: Any, after: Any, sides: tuple[str, str], fmt: str) -> str:
+    """The comparison of two locks in one of the formats."""
+    from fusionaudit.diff import compare
+    from fusionaudit.diff_formats import diff_json, diff_markdown
+    from fusionaudit.explain import diff_lines
+
+    if fmt == "json":
+        return json.dumps(diff_json(before, after, sides), indent=1)
+    if fmt == "markdown":
+        return diff_markdown(before, after, sides)
+    if fmt == "html":
+        from fusionaudit.report.html import render_diff_html
+
+        return render_diff_html(asdict(compare(before, after)), old=sides[0], new=sides[1])
+    return "\n".join(diff_lines(before, after, sides))
 
 
 def add_guard_commands(
@@ -95,31 +116,34 @@ def add_guard_commands(
     @main.command()
     @click.argument("old", type=click.Path(path_type=Path))
     @click.argument("new", type=click.Path(path_type=Path))
-    @click.option("--format", "fmt", type=click.Choice(("console", "html")), default="console", show_default=True)
+    @click.option("--format", "fmt", type=click.Choice(DIFF_FORMATS), default="console", show_default=True)
     @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file.")
     @guarded
     def diff(old: Path, new: Path, fmt: str, output: Path | None) -> int:
-        """Compare two locks, audits, captures or exports group by group, also of other torch versions or GPUs."""
+        """Compare two locks, audits, captures or exports group by group, also of other torch versions or GPUs.
+
+        --format json is one object with a schema_version; with markdown it is a comment for a pull request. Exit 0
+        whatever changed (`check` is the gate), 2 where the two ran no pass in common.
+        """
         from fusionaudit import gate
         from fusionaudit.explain import diff_lines
 
         config = _config()
         before, after = gate.lock_from(old, config), gate.lock_from(new, config)
-        if fmt == "html":
-            from fusionaudit.diff import compare
-            from fusionaudit.report.html import render_diff_html
-
-            text = render_diff_html(asdict(compare(before, after)), old=str(old), new=str(new))
+        sides = str(old), str(new)
+        if fmt == "console" and output is None:
+            _echo(diff_lines(before, after, sides))
         else:
-            lines = diff_lines(before, after, (str(old), str(new)))
+            text = _diff_text(before, after, sides, fmt)
             if output is None:
-                _echo(lines)
-                return 0
-            text = "\n".join(lines)
-        if output is None:
-            click.echo(text)
-        else:
-            write_whole(output, text + "\n")
+                click.echo(text)
+            else:
+                write_whole(output, text + "\n")
+        if not set(before.passes) & set(after.passes):
+            raise AuditError(
+                f"the two ran no pass in common ({', '.join(before.passes)}; {', '.join(after.passes)})",
+                remedy="capture both with the same passes",
+            )
         return 0
 
     @main.command(context_settings=PASS_THROUGH)
@@ -127,17 +151,25 @@ def add_guard_commands(
     @click.option("--dtype", help="Default dtypes, e.g. fp32,bf16 (also fp16, fp64).")
     @click.option("--dynamic", help="on,off: torch.compile with symbolic sizes and without.")
     @click.option("--option", "option", multiple=True, help="An Inductor option and its values: KEY=V1,V2. Repeatable.")
+    @click.option("--format", "fmt", type=click.Choice(SWEEP_FORMATS), default="console", show_default=True)
     @guarded
-    def sweep(dtype: str | None, dynamic: str | None, option: tuple[str, ...], **given: Any) -> int:
-        """Audit SCRIPT in several variants and say which variant changes which fusion group (FA117)."""
+    def sweep(dtype: str | None, dynamic: str | None, option: tuple[str, ...], fmt: str, **given: Any) -> int:
+        """Audit SCRIPT in several variants and say which variant changes which fusion group (FA117).
+
+        --format json is one object with a schema_version; with markdown it is a table of the variants. Exit 0 whatever
+        differs, 2 where fewer than two variants can be judged.
+        """
         import tempfile
         from dataclasses import replace
 
-        from fusionaudit.sweep import parse_variants, sweep_script
+        from fusionaudit.sweep import parse_variants, sweep_json, sweep_markdown, sweep_script
 
         variants = parse_variants(dtype=dtype, dynamic=dynamic, options=option)
         options = run_options(machine_output=True, **given)
         with tempfile.TemporaryDirectory(prefix="fusionaudit-sweep-") as place:
             result = sweep_script(replace(options, out=options.out or Path(place)), variants, config=_config())
-        _echo(result.lines)
+        if fmt == "console":
+            _echo(result.lines)
+        else:
+            click.echo(json.dumps(sweep_json(result), indent=1) if fmt == "json" else sweep_markdown(result))
         return result.exit_code

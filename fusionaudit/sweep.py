@@ -14,15 +14,18 @@ from fusionaudit.capture.variant import DTYPES
 from fusionaudit.diff import Change, compare
 from fusionaudit.errors import EXIT_ERROR, EXIT_OK, AuditError
 from fusionaudit.explain import describe, megabytes
-from fusionaudit.figures import launched
+from fusionaudit.figures import counted, launched
 from fusionaudit.findings import Finding, Location
 from fusionaudit.groups import Lock, lock_of, merge
-from fusionaudit.report.document import Document
+from fusionaudit.report.document import Document, finding_json
+from fusionaudit.report.markdown import code, table, text
 
 if TYPE_CHECKING:
     from fusionaudit.capture.session import RunOptions
     from fusionaudit.config import Config
 
+SCHEMA_VERSION = 1
+"""Of the JSON of a sweep."""
 _SWITCH = {"on": True, "off": False, "true": True, "false": False}
 _DTYPE = re.compile(r"\b(?:f16|bf16|f32|f64)(?=\[)")
 
@@ -49,14 +52,51 @@ class Variant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepResult:
-    """Documents in order of the variants, FA117 findings, and the text that the command prints."""
+class Row:
+    """A variant's compiled step. ``problem``: why it cannot be judged. ``findings``: what differs from the first
+    variant; ``None`` where it was not compared (it is the first, or one of the two cannot be judged)."""
 
-    variants: tuple[Variant, ...]
-    documents: tuple[Document, ...]
-    findings: tuple[Finding, ...]
-    lines: tuple[str, ...]
+    variant: Variant
+    document: Document
+    launches: int | None = None
+    copies: int | None = None
+    bytes: int | None = None
+    problem: str | None = None
+    findings: tuple[Finding, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepResult:
+    """A row a variant, in their order, and the exit code: 2 where nothing could be compared."""
+
+    rows: tuple[Row, ...]
     exit_code: int
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """FA117 findings of all variants."""
+        return tuple(f for row in self.rows for f in row.findings or ())
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The text that the command prints."""
+        out: list[str] = []
+        for row in self.rows:
+            out.append(f"{row.variant.label}: {_told(row, row is self.rows[0])}")
+            out += [f"    {f.message.partition(': ')[2]}" for f in row.findings or ()]
+        return tuple(out)
+
+
+def _told(row: Row, first: bool) -> str:
+    if row.problem is not None:
+        return f"cannot judge: {row.problem}"
+    figures = f"{launched(row.launches or 0, row.copies or 0)}, {megabytes(row.bytes)}"
+    if first:
+        return f"{figures} (the first: others are compared with it)"
+    if row.findings is None:
+        return f"{figures}; nothing to compare with"
+    count = len(row.findings)
+    return f"{figures}; {counted(count, 'region differs', 'regions differ') if count else 'the same groups'}"
 
 
 def _value(text: str) -> Any:
@@ -132,21 +172,25 @@ def _finding(change: Change, variant: Variant, base: Variant, bytes_of: tuple[in
     )
 
 
-def compare_variants(base: Document, other: Document, base_variant: Variant, variant: Variant) -> list[Finding]:
-    """FA117 findings of one variant against the first. Neither document may have a blocking note."""
-    changes = compare(_comparable(base), _comparable(other))
-    sizes = _row(base)[-1], _row(other)[-1]
-    return [_finding(c, variant, base_variant, sizes) for c in changes.changes]
+def compare_variants(base: Row, other: Row) -> tuple[Finding, ...]:
+    """FA117 findings of one variant against the first. Neither may have a problem."""
+    changes = compare(_comparable(base.document), _comparable(other.document))
+    sizes = base.bytes, other.bytes
+    return tuple(_finding(c, other.variant, base.variant, sizes) for c in changes.changes)
 
 
-def _row(document: Document) -> tuple[int | None, int | None, int | None]:
+def _row(variant: Variant, document: Document) -> Row:
     """Launches, copies and fills, and bytes per step of the compiled pass."""
-    p = next((p for p in document["passes"] if p["name"] == "compiled"), None)
-    if p is None:
-        return None, None, None
+    blocked = next((n["text"] for n in document["notes"] if n["blocks"]), None)
+    p = next((p for p in document["passes"] if p["name"] == "compiled" and p["kernels"]), None)
+    if blocked is not None or p is None:
+        return Row(variant=variant, document=document, problem=blocked or "its compiled pass launches nothing")
     sizes = [k["global_bytes"] for k in p["kernels"]]
     copies = sum(k["category"] in ("memcpy", "memset") for k in p["kernels"])
-    return len(sizes) - copies, copies, None if None in sizes else sum(sizes)
+    return Row(
+        variant=variant, document=document, launches=len(sizes) - copies, copies=copies,
+        bytes=None if None in sizes else sum(sizes),
+    )  # fmt: skip
 
 
 def sweep(run: Callable[[Variant], Document], variants: Iterable[Variant]) -> SweepResult:
@@ -154,42 +198,51 @@ def sweep(run: Callable[[Variant], Document], variants: Iterable[Variant]) -> Sw
 
     A variant that fails or cannot be judged is named and left out; exit code 2 where the first or all others are.
     """
-    chosen = tuple(variants)
-    documents: list[Document] = []
-    findings: list[Finding] = []
-    lines: list[str] = []
-    judged = 0
-    for variant in chosen:
+    rows: list[Row] = []
+    for variant in variants:
         try:
             document = run(variant)
         except AuditError as error:
             document = {"passes": [], "findings": [], "notes": [{"blocks": True, "text": str(error)}]}
-        documents.append(document)
-        blocked = next((n["text"] for n in document["notes"] if n["blocks"]), None)
-        if blocked is not None:
-            lines.append(f"{variant.label}: cannot judge: {blocked}")
-            continue
-        launches, copies, size = _row(document)
-        many = "no compiled pass" if launches is None else launched(launches, copies or 0)
-        figures = f"{variant.label}: {many}, {megabytes(size)}"
-        if variant is chosen[0]:
-            lines.append(f"{figures} (the first: others are compared with it)")
-            judged += 1
-            continue
-        if any(n["blocks"] for n in documents[0]["notes"]):
-            lines.append(f"{figures}; nothing to compare with")
-            continue
-        own = compare_variants(documents[0], document, chosen[0], variant)
-        judged += 1
-        findings += own
-        differ = "region differs" if len(own) == 1 else "regions differ"
-        told = f"{len(own)} {differ}" if own else "the same groups"
-        lines.append(f"{figures}; {told}")
-        lines += [f"    {f.message.partition(': ')[2]}" for f in own]
-    code = EXIT_OK if judged >= 2 else EXIT_ERROR
-    return SweepResult(
-        variants=chosen, documents=tuple(documents), findings=tuple(findings), lines=tuple(lines), exit_code=code
-    )
+        row = _row(variant, document)
+        if rows and row.problem is None and rows[0].problem is None:
+            row = replace(row, findings=compare_variants(rows[0], row))
+        rows.append(row)
+    compared = any(row.findings is not None for row in rows)
+    return SweepResult(rows=tuple(rows), exit_code=EXIT_OK if compared else EXIT_ERROR)
+
+
+def sweep_json(result: SweepResult) -> dict[str, Any]:
+    """The result as one object; ``bytes`` is null where a kernel's are not known, ``findings`` where the variant was
+    not compared with the first."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "variants": [
+            {
+                "label": row.variant.label,
+                **row.variant.to_json(),
+                "problem": row.problem,
+                "launches": row.launches,
+                "copies_and_fills": row.copies,
+                "bytes": row.bytes,
+                "findings": None if row.findings is None else [finding_json(f) for f in row.findings],
+            }
+            for row in result.rows
+        ],
+        "exit_code": result.exit_code,
+    }
+
+
+def sweep_markdown(result: SweepResult) -> str:
+    """The result as GitHub-flavoured Markdown: a table of the variants, then what differs."""
+    rows = [[code(row.variant.label), text(_told(row, row is result.rows[0]))] for row in result.rows]
+    out = ["### fusionaudit sweep", "", *table(["variant", "compiled, per step"], rows), ""]
+    out += [f"- {text(f.message)}{f' ({code(_where(f.location))})' if f.location else ''}" for f in result.findings]
+    return "\n".join([*out, ""])
+
+
+def _where(place: Location) -> str:
+    return f"{place.file.rsplit('/', 1)[-1]}:{place.line}"
 
 
 def sweep_script(options: RunOptions, variants: Sequence[Variant], *, config: Config | None = None) -> SweepResult:

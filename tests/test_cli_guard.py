@@ -10,13 +10,15 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
-from guard_documents import document
+from guard_documents import LINES, document
 from test_diff import SPLIT
 
-from fusionaudit import cli, gate
+from fusionaudit import cli, gate, sweep
 from fusionaudit.baseline import write_lock
 from fusionaudit.cli_guard import add_guard_commands
 from fusionaudit.errors import AuditError
+from fusionaudit.sweep import SweepResult
+from fusionaudit.sweep import sweep as sweep_variants
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -132,6 +134,76 @@ def test_diff_of_two_locks(place: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert result.exit_code == 0, result.output
     assert result.output.startswith("other key: torch 2.13.0 -> 2.14.1\n")
     assert "split: " in result.output
+
+
+def test_diff_formats(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nasty = {10: "h = x | y  `~` <b> @me #1 | é"}
+    run(monkeypatch, document(lines={**LINES, **nasty}), "baseline", "-o", "a.lock", "train.py")
+    run(monkeypatch, document(compiled_kernels=SPLIT, lines={**LINES, **nasty}), "baseline", "-o", "b.lock", "train.py")
+    result = CliRunner().invoke(main, ["diff", "--format", "json", "a.lock", "b.lock"])
+    assert (result.exit_code, result.stderr) == (0, "")
+    told = json.loads(result.stdout)
+    assert (told["schema_version"], told["old"]["path"], told["new"]["key"]["target"]) == (1, "a.lock", "h100")
+    assert told["passes"]["compiled"]["new"] == {
+        "launches": 3, "copies_and_fills": 0, "known_bytes": 37748736, "groups_without_bytes": 0, "graphs": 1,
+    }  # fmt: skip
+    (change,) = told["changes"]
+    assert (change["kind"], change["launches"], len(change["new"])) == ("split", [1, 2], 2)
+    assert (change["lost_edges"][0]["producer"], change["lost_edges"][0]["bytes"]) == ("aten.add", 4194304)
+    page = CliRunner().invoke(main, ["diff", "--format", "markdown", "a.lock", "b.lock"]).stdout
+    assert page.startswith("### fusionaudit: `a.lock` and `b.lock`\n")
+    assert "| compiled | 2 → 3 | 0 → 0 | 29.4 MB → 37.7 MB | 1 → 1 |" in page
+    rows = [line for line in page.splitlines() if line.startswith("| split ")]
+    assert len(rows) == 1
+    assert len(re.split(r"(?<!\\)\|", rows[0])) == 5
+    CliRunner().invoke(main, ["diff", "--format", "json", "-o", "d.json", "a.lock", "b.lock"])
+    assert json.loads((place / "d.json").read_text()) == told
+    for fmt in ("json", "markdown"):
+        result = CliRunner().invoke(main, ["diff", "--format", fmt, "a.lock", "a.lock"])
+        assert "changed" in result.stdout or json.loads(result.stdout)["changes"] == []
+
+
+def test_diff_of_sides_with_no_pass_in_common_exits_2(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, chosen in (("a.lock", 0), ("b.lock", 1)):
+        doc = document()
+        doc["passes"] = [doc["passes"][chosen]]
+        run(monkeypatch, doc, "baseline", "-o", name, "train.py")
+    for fmt in ("console", "json", "markdown", "html"):
+        result = CliRunner().invoke(main, ["diff", "--format", fmt, "a.lock", "b.lock"])
+        assert result.exit_code == 2
+        assert "the two ran no pass in common (eager; compiled)" in result.stderr
+        assert "never ran" in result.stdout or json.loads(result.stdout)["missing"]["new"]["eager"]["launches"] == 4
+
+
+def test_sweep_formats(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = {"fp32": document(), "bf16": document(compiled_kernels=SPLIT), "fp16": document()}
+    documents["fp16"]["notes"] = [{"blocks": True, "text": "warm | cache"}]
+
+    def swept(options: Any, variants: Any, config: Any = None) -> SweepResult:
+        return sweep_variants(lambda v: documents[v.dtype], variants)
+
+    monkeypatch.setattr(sweep, "sweep_script", swept)
+    given = ["sweep", "--dtype", "fp32,bf16,fp16", "train.py"]
+    result = CliRunner().invoke(main, [*given[:1], "--format", "json", *given[1:]])
+    assert (result.exit_code, result.stderr) == (0, "")
+    told = json.loads(result.stdout)
+    assert told["schema_version"] == 1
+    first, second, third = told["variants"]
+    assert (first["label"], first["launches"], first["findings"]) == ("dtype=fp32", 2, None)
+    assert (second["launches"], second["bytes"], second["findings"][0]["rule"]) == (3, 37748736, "FA117")
+    assert (third["problem"], third["launches"], third["findings"]) == ("warm | cache", None, None)
+    page = CliRunner().invoke(main, [*given[:1], "--format", "markdown", *given[1:]]).stdout
+    assert "| `dtype=bf16` | 3 launches, 37.7 MB; 1 region differs |" in page
+    assert "| `dtype=fp16` | cannot judge: warm \\| cache |" in page
+    assert "(`block.py:10`)" in page
+    assert CliRunner().invoke(main, given).stdout.startswith("dtype=fp32: 2 launches")
+
+
+@pytest.mark.parametrize("command", ["diff", "sweep"])
+def test_help_names_the_formats(command: str) -> None:
+    told = " ".join(CliRunner().invoke(main, [command, "--help"]).output.split())
+    assert "--format [console|json|markdown" in told
+    assert "one object with a schema_version" in told
 
 
 @pytest.mark.parametrize("width", [None, 60])

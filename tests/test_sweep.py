@@ -143,3 +143,10 @@ g(torch.zeros(3, 4))
 print(["SymInt" in s for s in shapes])
 """
     assert applied({}, code) == "[True, False]"
+
+
+def test_a_variant_whose_compiled_pass_launches_nothing_is_not_called_the_same() -> None:
+    for empty in (document(compiled_kernels=[]), {**document(), "passes": document()["passes"][:1]}):
+        result = sweep({FP32: document(), BF16: empty}.__getitem__, [FP32, BF16])
+        assert result.lines[1] == "dtype=bf16: cannot judge: its compiled pass launches nothing"
+        assert result.exit_code == 2

@@ -38,7 +38,8 @@ def code(value: object) -> str:
     return f"{fence}{pad}{clean}{pad}{fence}".replace("|", "\\|")
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
+    """The lines of a table; its cells are escaped by the caller. ``right``: columns of figures."""
     rule = ["---:" if i in right else "---" for i in range(len(head))]
     return [f"| {' | '.join(row)} |" for row in (head, rule, *rows)]
 
@@ -71,7 +72,7 @@ def _comparison(document: Document) -> list[str]:
     names = [text(p["name"]) for p in shown_passes(document)]
     head = ["per step", *names, "ratio"]
     body = [[r.label + w.basis_note(r.basis), *r.texts, w.format_ratio(r.ratio)] for r in rows]
-    return [*_table(head, body, range(1, len(head))), ""]
+    return [*table(head, body, range(1, len(head))), ""]
 
 
 def _findings(document: Document) -> list[str]:
@@ -89,7 +90,7 @@ def _findings(document: Document) -> list[str]:
                 _finding_text(f),
             ]
         )
-    out = [f"**Findings ({len(findings)})**", "", *_table(["rule", "line", "saves", "what to do"], rows)]
+    out = [f"**Findings ({len(findings)})**", "", *table(["rule", "line", "saves", "what to do"], rows)]
     if len(findings) > _MOST_FINDINGS:
         out.append(f"\n{len(findings) - _MOST_FINDINGS} more are in the full report.")
     return [*out, ""]
@@ -131,7 +132,7 @@ def _kernels(document: Document) -> list[str]:
         out += [f"<details><summary>Kernels, {text(p['name'])} ({ran} per step)</summary>", ""]
         basis = w.basis_note(p["per_step"].get("time_basis"))
         head = ["#", "kernel", "ops", "line", f"time{basis}", "bytes (modelled)"]
-        out += _table(head, rows[:_MOST_KERNELS], (0, 4, 5))
+        out += table(head, rows[:_MOST_KERNELS], (0, 4, 5))
         if len(rows) > _MOST_KERNELS:
             out.append(f"\n{len(rows) - _MOST_KERNELS} more rows are in the full report.")
         out += ["", "</details>", ""]
