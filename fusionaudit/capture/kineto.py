@@ -30,6 +30,8 @@ class Profiled:
             activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True, acc_events=True
         )
         self._profile.start()
+        # There is one Kineto in a process: a second profiler ends the first, or crashes.
+        torch.autograd.profiler.profile._prepare_trace = _refuse  # type: ignore[method-assign]
 
     def stop(self) -> None:
         """Wait for the GPU, stop and write the trace (gzipped by the suffix)."""
@@ -41,3 +43,10 @@ class Profiled:
         torch.cuda.synchronize()
         profile.stop()
         profile.export_chrome_trace(str(self._path))
+
+
+def _refuse(profile: object) -> None:
+    raise AuditError(
+        "the script starts a profiler of torch itself, beside which the kineto engine cannot record",
+        remedy="use --engine nsys, or switch the script's profiler off for the audit",
+    )
