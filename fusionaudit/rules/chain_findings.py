@@ -12,6 +12,7 @@ from fusionaudit.program.costs import sum_known
 from fusionaudit.program.kept import kept
 from fusionaudit.program.model import Pass, Program
 from fusionaudit.rules.judging import (
+    between_ns,
     compiled_away,
     compiles_itself,
     fused_saving_ns,
@@ -61,6 +62,8 @@ def chain_findings(
                 fused_saving_ns(program, p, c.kernel_ids, c.minimum_bytes, c.avoidable_bytes) for c in group
             )
             judged = worth(program, p, config, saving_ns=saving, avoidable_bytes=avoidable)
+            if saving is not None:  # the share is one of kernel times; the time also holds the gaps between them
+                saving += sum(between_ns(p, c.kernel_ids) for c in group)
             ops = [by_id[i] for i in ids if i in by_id]
             pattern = match(first.ops)
             library = only_library(ops)

@@ -34,7 +34,7 @@ from fusionaudit.program.model import Kernel, Pass, Program
 from fusionaudit.program.op_kinds import CAST, COPY
 from fusionaudit.rules.chain_findings import chain_findings, chains_of, eager_like
 from fusionaudit.rules.graph_groups import call_flow
-from fusionaudit.rules.judging import compiled_away, human_bytes, human_time, kernel_ns, short, worth
+from fusionaudit.rules.judging import between_ns, compiled_away, human_bytes, human_time, kernel_ns, short, worth
 from fusionaudit.rules.library_ops import roots
 from fusionaudit.rules.repeats import claimed_ops
 from fusionaudit.tensors import Tensor
@@ -119,6 +119,8 @@ def _finding(
     times = [kernel_ns(kernels[k], program.device) for s in spared for k in s.kernels]
     saving = sum_known(times)
     judged = worth(program, p, config, saving_ns=saving, avoidable_bytes=avoidable)
+    if saving is not None:
+        saving += between_ns(p, [k for s in spared for k in s.kernels], left=0)
     away = compiled_away(program, p, [s.op for s in group]) and _is_gone(program, group)
     return Finding(
         rule=CODE,

@@ -10,14 +10,19 @@ from fusionaudit.config import Config
 from fusionaudit.device import Device
 from fusionaudit.figures import scaled_bytes, scaled_ns
 from fusionaudit.findings import Basis, Location, Severity
+from fusionaudit.program.costs import sum_known
 from fusionaudit.program.kept import kept
 from fusionaudit.program.model import Kernel, Pass, Program
 from fusionaudit.trace.schema import Op
 
+_HEADS = ("matmul", "convolution")
 _ATTAINABLE_FLOPS = 0.7
 """Share of the datasheet's FLOP rate that large cuBLAS matmuls reach (nvjet in the H200 captures: 0.6 to 0.8)."""
 _FASTEST_KERNEL_NS = 1200
 """The shortest kernels in the H200 captures take 1.1 to 1.3 us on the device however little they do."""
+_BETWEEN_KERNELS_NS = 900
+"""Idle time of the GPU between two kernels of a stream that are both queued, at least: 192 tiny kernels take 471 us on
+an H200 with the host far ahead, 295 us as one CUDA graph (tests/data/h200/bench.json, work_queue)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,14 +126,49 @@ def fused_saving_ns(
     """Time saved where one kernel takes the place of these; from bytes alone where their times are not known."""
     found = kernels_by_id(p)
     kernels = [found[i] for i in dict.fromkeys(kernel_ids) if i in found]
-    if any(k.category in ("matmul", "convolution") for k in kernels):
-        # A matmul keeps its time; what its epilogue spares are the bytes in between.
-        return None if program.device is None else program.device.transfer_ns(avoidable_bytes)
+    if any(k.category in _HEADS for k in kernels):
+        return _epilogue_saving_ns(program, p, kernels, minimum_bytes, avoidable_bytes)
     times = [kernel_ns(k, program.device) for k in kernels]
     after = merged_ns(p, program.device, kernels, minimum_bytes)
     if not kernels or after is None or any(t is None for t in times):
         return None if program.device is None else program.device.transfer_ns(avoidable_bytes)
     return max(0, sum(t for t in times if t is not None) - after)
+
+
+def _epilogue_saving_ns(
+    program: Program, p: Pass, kernels: Sequence[Kernel], minimum_bytes: int | None, avoidable_bytes: int | None
+) -> int | None:
+    """The larger of what two forms save, in both of which the matmul keeps its time: an epilogue (the bytes in between
+    are not moved), and one kernel behind the matmul. No form saves more than the kernels behind the matmul take now:
+    what they read may have come from the L2 cache, faster than memory gives it."""
+    device = program.device
+    if device is None:
+        return None
+    heads = [k for k in kernels if k.category in _HEADS]
+    behind = [k for k in kernels if k.category not in (*_HEADS, "memset")]
+    found = [device.transfer_ns(avoidable_bytes)]
+    now = sum_known(kernel_ns(k, device) for k in behind)
+    operands = sum_known(t.nbytes for k in heads for t in k.reads)
+    results = sum_known(t.nbytes for k in heads for t in k.writes)
+    if None not in (now, minimum_bytes, operands, results) and len(behind) > 1:
+        left = max(0, (minimum_bytes or 0) - (operands or 0)) + (results or 0)
+        after = merged_ns(p, device, behind, left)
+        found.append(None if after is None else (now or 0) - after)
+    known = [t for t in found if t is not None]
+    return None if not known else max(0, max(known) if now is None else min(max(known), now))
+
+
+def between_ns(p: Pass, kernel_ids: Iterable[int], left: int = 1) -> int:
+    """Idle time between these kernels that goes where ``left`` of them stay. It comes on top of kernels' durations.
+
+    Memsets do not count (the library's own, fused kernels may need one too); nor does a deviceless pass, where a
+    kernel's time holds its launch already.
+    """
+    if p.engine == "deviceless":
+        return 0
+    found = kernels_by_id(p)
+    launches = sum(i in found and found[i].category != "memset" for i in set(kernel_ids))
+    return _BETWEEN_KERNELS_NS * max(0, launches - left)
 
 
 def compiles_itself(program: Program) -> bool:
