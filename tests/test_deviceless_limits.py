@@ -19,6 +19,7 @@ from test_deviceless_session import run  # noqa: E402
 from fusionaudit.capture import ptxas  # noqa: E402
 from fusionaudit.capture.deviceless import DevicelessSession  # noqa: E402
 from fusionaudit.capture.no_arithmetic import NeedsValue, WithoutValues  # noqa: E402
+from fusionaudit.capture.stand_in import require_torch  # noqa: E402
 from fusionaudit.device import find_target  # noqa: E402
 from fusionaudit.errors import AuditError  # noqa: E402
 
@@ -270,6 +271,15 @@ def test_triton_compiles_with_the_options_that_inductor_gives_it(tmp_path: Path)
             theirs = kernel._create_compile_options(config, kernel._create_compile_meta(config))
             assert ptxas._compile_arguments(kernel, config, device)[2] == theirs
             assert theirs["debug"]
+
+
+@pytest.mark.parametrize(("version", "works"), [("2.9.1+cu128", False), ("2.10.0+cpu", True), ("3.0.0a0", True)])
+def test_an_old_torch_is_named(version: str, works: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", version)
+    if works:
+        return require_torch()
+    with pytest.raises(AuditError, match=r"deviceless needs torch 2.10 or newer, this is 2.9.1\+cu128"):
+        require_torch()
 
 
 def test_the_assembler_s_report_is_read() -> None:

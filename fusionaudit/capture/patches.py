@@ -17,7 +17,7 @@ def moved(what: str) -> AuditError:
     """The one error for a private name of torch or Triton that is not where it was."""
     return AuditError(
         f"deviceless: {what} is not there in torch {torch.__version__}",
-        remedy="torch 2.9 to 2.14 are supported",
+        remedy="deviceless works with torch 2.10 to 2.14",
     )
 
 

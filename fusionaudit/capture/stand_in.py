@@ -31,8 +31,11 @@ _GUARDS = "_ZN3c104impl26device_guard_impl_registryE"
 def require_torch() -> None:
     """AuditError where torch is too old or Triton is missing: the engine cannot work there at all."""
     version = tuple(int("".join(filter(str.isdigit, p)) or 0) for p in torch.__version__.split("+")[0].split(".")[:2])
-    if version < (2, 9):
-        raise AuditError(f"deviceless needs torch 2.9 or newer, this is {torch.__version__}", remedy="upgrade torch")
+    if version < (2, 10):  # the first with a device guard written in Python (_no_op_guard)
+        raise AuditError(
+            f"deviceless needs torch 2.10 or newer, this is {torch.__version__}",
+            remedy="upgrade torch; with a GPU, --engine nsys and --engine kineto work with torch 2.9 too",
+        )
     try:
         importlib.import_module("triton")
     except ImportError:
