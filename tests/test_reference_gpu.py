@@ -13,6 +13,7 @@ from fusionaudit.tensors import Tensor
 from fusionaudit.trace.schema import Op
 from fusionaudit.verify.bench import check_reference
 from fusionaudit.verify.compile import inline_headers, read_source
+from fusionaudit.verify.cuda_compute import PATTERNS
 from fusionaudit.verify.generated import prepare
 from fusionaudit.verify.reference import check_kernel, make_subject, verify_ops
 from fusionaudit.verify.replay import draw
@@ -63,6 +64,17 @@ def test_verification_of_a_finding(name, launch):
     assert found.saving_ns > 0
     assert found.compile_ns is not None
     assert found.cuda_graph_ns is not None
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_cuda_compute_gives_what_eager_gives(name, launch):
+    pytest.importorskip("cuda.compute", exc_type=ImportError)
+    reference, form = REFERENCES[name], PATTERNS[name]
+    for dtype in (torch.float32, torch.float64):
+        if dtype in reference.dtypes:
+            inputs = reference.inputs(300_000, dtype, launch.device)
+            check = check_reference(reference, launch, inputs, lambda _, *tensors: form(*tensors)())
+            assert check.ok, f"{dtype}: {check.text}"
 
 
 EPILOGUES = {

@@ -14,7 +14,7 @@ from fusionaudit.reference_kernels.reference import Reference, Tensors
 from fusionaudit.reference_kernels.registry import REFERENCES
 from fusionaudit.tensors import Tensor
 from fusionaudit.verify.check import Check, compare
-from fusionaudit.verify.cuda_compute import PATTERNS
+from fusionaudit.verify.cuda_compute import PATTERNS, why_not
 from fusionaudit.verify.timing import (
     Run,
     Timing,
@@ -154,7 +154,9 @@ def versions_of(reference: Reference, launch: Any, inputs: Tensors) -> tuple[dic
         out["compile"] = lambda: compiled(*inputs)
     except Exception as error:  # whatever dynamo and Inductor raise, the table goes on
         missing["compile"] = f"{type(error).__name__}: {first_line(error)}"
-    if reference.name in PATTERNS:
+    if reference.name not in PATTERNS:
+        missing["cuda_compute"] = why_not(reference.name)
+    else:
         try:
             out["cuda_compute"] = PATTERNS[reference.name](*inputs)
             out["cuda_compute"]()
@@ -203,6 +205,9 @@ def _bench_one(
     del outputs
     moved_naive = naive_bytes(reference, inputs)
     versions, missing, kept = versions_of(reference, launch, inputs)
+    if "cuda_compute" in versions:
+        form = PATTERNS[reference.name]
+        checks["cuda_compute"] = check_reference(reference, launch, inputs, lambda _, *tensors: form(*tensors)())
     torch.cuda.empty_cache()
     cold = interleaved(versions, cold=True, budget_s=budget_s, rounds=30)
     warm = interleaved(versions, cold=False, budget_s=budget_s / 2) if working < launch.l2_bytes else {}
