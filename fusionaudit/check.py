@@ -11,7 +11,7 @@ from typing import Any, Literal
 from fusionaudit.baseline import blocking
 from fusionaudit.diff import Change, Changes, compare, reason_for
 from fusionaudit.errors import EXIT_ERROR, EXIT_FINDINGS, EXIT_OK, AuditError
-from fusionaudit.explain import change_line, counted, describe, figures, listed
+from fusionaudit.explain import UNRELATED, change_line, counted, describe, figures, listed, of_two_programs
 from fusionaudit.figures import counted as number
 from fusionaudit.findings import Finding, Location, Severity
 from fusionaudit.groups import Lock, Ref, bare, lock_of
@@ -270,6 +270,9 @@ def check(
         if lone:
             remedy = "run with the same --passes, or write the lock anew with `fusionaudit check --update`"
             return cannot_judge(f"{has} has a pass {next(iter(lone))} and {lacks} has not", remedy)
+    if of_two_programs(changes):
+        remedy = "give this script's lock with --lock, or write the lock anew with `fusionaudit check --update`"
+        return cannot_judge(f"the lock is of another script: {UNRELATED}", remedy, changes=changes)
     findings: list[Finding] = []
     told: list[str] = []
     results: list[Outcome] = []

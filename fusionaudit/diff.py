@@ -19,8 +19,12 @@ ChangeKind = Literal[
 ]
 
 _LEAST_COMMON = 0.5
-"""Share of the smaller lock's groups that two programs with no line in common must share to be compared: two unrelated
-programs share an add of one size now and then."""
+"""Share of the smaller lock's groups that two programs with hardly a line in common must share to be compared: two
+unrelated programs share an add of one size now and then."""
+
+_LEAST_LINES = 0.2
+"""Share of the smaller lock's lines below which there is hardly one in common: any two training scripts share
+``loss.backward()`` and ``optimizer.step()``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +80,7 @@ class Totals(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class Changes:
     """All regions, in order of execution (of the new lock, then what is gone). ``edited`` are lines that the old lock
-    does not know; ``other_key`` names the key fields that differ; ``unrelated``: no line and hardly a group in common.
+    does not know; ``other_key`` names the key fields that differ; ``unrelated``: hardly a line and a group in common.
     """
 
     changes: tuple[Change, ...]
@@ -249,7 +253,7 @@ def compare(old: Lock, new: Lock, *, bytes_percent: float = 1.0) -> Changes:
         totals={name: (_totals(old, name), _totals(new, name)) for name in both},
         only_old={name: _totals(old, name) for name in old.passes if name not in both},
         only_new={name: _totals(new, name) for name in new.passes if name not in both},
-        unrelated=bool(both) and few and not known & lines,
+        unrelated=bool(both) and few and len(known & lines) <= _LEAST_LINES * min(len(known), len(lines)),
     )
 
 

@@ -169,7 +169,14 @@ def diff_lines(old: Lock, new: Lock, sides: tuple[str, str] = ("the first", "the
 
 _FEW = 8
 """Changes of unrelated programs that are listed all the same: a script of a few lines may be rewritten whole."""
-UNRELATED = "these two share no source line and hardly a kernel: they are of two programs, or of one that was rewritten"
+UNRELATED = (
+    "these two share hardly a source line and hardly a kernel: they are of two programs, or of one that was rewritten"
+)
+
+
+def of_two_programs(changes: Changes) -> bool:
+    """Nothing of the two can be told apart from chance; a script of a few lines is compared all the same."""
+    return changes.unrelated and len(changes.changes) > _FEW
 
 
 def listed(changes: Changes, tell: Callable[[Change], str] | None = None) -> list[str]:
@@ -177,7 +184,7 @@ def listed(changes: Changes, tell: Callable[[Change], str] | None = None) -> lis
     lines = [(tell or change_line)(change) for change in changes.changes]
     if not changes.unrelated:
         return lines
-    return [UNRELATED, *(lines if len(lines) <= _FEW else [])]
+    return [UNRELATED, *([] if of_two_programs(changes) else lines)]
 
 
 def change_line(change: Change, reason: str | None = None) -> str:

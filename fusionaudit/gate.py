@@ -71,20 +71,34 @@ def lock_from(path: Path, config: Config | None = None) -> Lock:
     if path.is_file() and path.name != AUDIT_DB:
         with path.open("rb") as file:
             head = file.read(64)
-        if head.startswith(b"# fusionaudit lock"):
+        if head.removeprefix(b"\xef\xbb\xbf").startswith(b"# fusionaudit lock"):
             return load_lock(path)
     return lock_of(document_from(path, config))
 
 
+_MOST_LOCK_BYTES = 16 << 20
+"""A kernel of a lock is a line of some 300 characters: this is more than a program's 50,000 kernels."""
+
+
 def load_lock(path: Path) -> Lock:
     """The lock in a file; AuditError (exit 2) where it is missing or cannot be used."""
+    again = "make it again with `fusionaudit baseline`"
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            content = file.read(_MOST_LOCK_BYTES + 1)
     except FileNotFoundError:
         raise AuditError(f"{path}: no such lock", remedy="make it with `fusionaudit baseline SCRIPT.py`") from None
+    except OSError as error:
+        raise AuditError(f"{path}: cannot be read: {error.strerror or error}", remedy="give a lock file") from None
+    if len(content) > _MOST_LOCK_BYTES:
+        raise AuditError(f"{path}: larger than any lock ({_MOST_LOCK_BYTES >> 20} MiB)", remedy=again)
+    try:
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise AuditError(f"{path}: not a text file", remedy="make it again with `fusionaudit baseline`") from None
-    return read_lock(text, name=str(path))
+        raise AuditError(f"{path}: not a text file", remedy=again) from None
+    if "\0" in text:
+        raise AuditError(f"{path}: not a text file (it holds NUL bytes)", remedy=again)
+    return read_lock(text.replace("\r\n", "\n").replace("\r", "\n"), name=str(path))
 
 
 def save_lock(document: Document, path: Path) -> str:

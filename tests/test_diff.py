@@ -347,14 +347,31 @@ def unrelated(count: int) -> dict[str, Any]:
 
 def test_unrelated_programs_are_summed_up_not_listed() -> None:
     lines = diff_lines(LOCK, lock_of(unrelated(30)))
-    assert lines[-1].startswith("these two share no source line")
+    assert lines[-1].startswith("these two share hardly a source line")
     assert len(lines) == 5
     assert any(line.startswith("eager: launches 4 -> 30") for line in lines)
     assert len(diff_lines(LOCK, lock_of(unrelated(1)))) > 5
 
 
-def test_a_lock_of_another_script_does_not_fill_the_terminal() -> None:
-    result = checked(unrelated(60))
+def test_a_lock_of_another_script_is_not_judged() -> None:
+    training = {**LINES, 14: "loss.backward()"}
+    lock = lock_of(document([*eager(), kernel(["aten.ones_like"], [], ["g"], 14)], lines=training))
+    other = unrelated(60)
+    other["passes"][0]["kernels"].append(kernel(["aten.ones_like"], [], ["g"], 14, shape=(3,)))
+    other["sources"]["/home/a/block.py"]["14"] = "loss.backward()"
+    for result in (checked(unrelated(60)), check(other, lock)):
+        assert (result.verdict, result.exit_code, result.findings) == ("cannot judge", 2, ())
+        assert result.lines[1].startswith("the lock is of another script: these two share hardly a source line")
+        assert len(result.lines) == 3
+
+
+def test_a_changed_script_does_not_fill_the_terminal() -> None:
+    many = unrelated(60)["passes"][0]["kernels"]
+    result = checked(document([*eager(), *many], lines={**LINES, **{n: f"y = {n}" for n in range(100, 160)}}))
+    assert result.exit_code == 1
+    assert len(result.lines) < 80
+    near = [{**k, "location": at(20)} for k in many]
+    result = checked(document([*eager(), *near], lines={**LINES, 20: "y = f(y)"}))
     assert result.exit_code == 1
     assert len(result.lines) < 30
     assert any("more (--format json has them all)" in line for line in result.lines)

@@ -10,6 +10,7 @@ from report_documents import SOURCES
 from test_diff import SPLIT
 
 from fusionaudit import gate
+from fusionaudit.baseline import lock_of, write_lock
 from fusionaudit.check import check, document_with
 from fusionaudit.errors import AuditError
 from fusionaudit.limits import Limits
@@ -28,6 +29,46 @@ def test_a_binary_lock_is_refused(tmp_path: Path) -> None:
     (tmp_path / "fusion.lock").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(AuditError, match="not a text file"):
         gate.load_lock(tmp_path / "fusion.lock")
+
+
+WHOLE = write_lock(document()).encode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [WHOLE.replace(b"\n", b"\r\n"), WHOLE.replace(b"\n", b"\r"), b"\xef\xbb\xbf" + WHOLE],
+    ids=["CRLF", "CR", "BOM"],
+)
+def test_what_editors_do_to_a_lock_is_read(content: bytes, tmp_path: Path) -> None:
+    for name in ("a.lock", "lock-without-suffix"):
+        (tmp_path / name).write_bytes(content)
+        assert gate.lock_from(tmp_path / name).groups == lock_of(document()).groups
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (WHOLE.replace(b"aten.mul", b"aten.\0mul"), "NUL bytes"),
+        (b"\0" * 1000, "NUL bytes"),
+        (WHOLE.decode().encode("utf-16"), "not a text file"),
+        (WHOLE.replace(b"aten.mul", b"aten.\xed\xa0\x80"), "not a text file"),
+        (WHOLE[: -len("end 6 groups\n")] + b"x" * 50_000_000, "larger than any lock"),
+    ],
+    ids=["NUL", "NULs", "UTF-16", "surrogate", "50 MB"],
+)
+def test_what_is_no_lock_is_refused_at_once(content: bytes, says: str, tmp_path: Path) -> None:
+    (tmp_path / "a.lock").write_bytes(content)
+    with pytest.raises(AuditError, match=says) as error:
+        gate.load_lock(tmp_path / "a.lock")
+    assert error.value.exit_code == 2
+
+
+def test_a_folder_or_a_file_below_a_file_is_no_lock(tmp_path: Path) -> None:
+    (tmp_path / "a.lock").mkdir()
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "a.lock", tmp_path / "file" / "b.lock"):
+        with pytest.raises(AuditError, match="cannot be read"):
+            gate.load_lock(path)
 
 
 def test_save_check_update(tmp_path: Path) -> None:
