@@ -314,10 +314,11 @@ def rules(code: str | None) -> int:
         return 0
     for rule in RULES:
         if code.upper() == rule.CODE:
-            click.echo(f"{rule.CODE}: {rule.TITLE}")
             width = max(40, min(shutil.get_terminal_size((80, 24)).columns, 100))
-            for paragraph in inspect.cleandoc(rule.__doc__ or "").split("\n\n"):
-                click.echo("\n" + textwrap.fill(" ".join(paragraph.split()), width, break_on_hyphens=False))
+            # The first paragraph is the title.
+            paragraphs = f"{rule.CODE}: {inspect.cleandoc(rule.__doc__ or rule.TITLE)}".split("\n\n")
+            texts = [textwrap.fill(" ".join(p.split()), width, break_on_hyphens=False) for p in paragraphs]
+            click.echo("\n\n".join(texts))
             return 0
     raise AuditError(f"no rule {code}", remedy=f"known: {', '.join(r.CODE for r in RULES)}")
 

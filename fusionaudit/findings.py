@@ -101,12 +101,16 @@ class Note:
 
 
 def rank(findings: list[Finding]) -> list[Finding]:
-    """Findings in reporting order: severity, then time saved, then bytes saved, then rule and line."""
+    """Findings in reporting order: severity, then time saved, then bytes saved (unknown last), then rule and line.
+
+    Of one severity, those that leave nothing to do (the remedy says so) come last, whatever the model says they cost.
+    """
     return sorted(
         findings,
         key=lambda f: (
             f.verification is not None and f.verification.verdict == "refuted",
             -SEVERITIES.index(f.severity),
+            f.remedy.startswith("nothing to"),
             -(f.saving_ns or 0),
             -(f.avoidable_bytes or 0),
             f.rule,

@@ -208,3 +208,8 @@ def test_random_data_made_from_nothing_heads_no_chain() -> None:
     )
     (found,) = chains(Pass(name="eager", engine="deviceless", kernels=kernels, ops=ops))
     assert found.op_ids == (1, 2)
+
+
+def test_ones_like_reads_no_value():
+    """mean -> ones_like (backward's first gradient): the shape is looked at, so the two are no chain."""
+    assert kinds(op("mean", [t("x", N)], t("m")), op("ones_like", [t("m")], t("g"))) == []

@@ -12,7 +12,7 @@ from builders import MEGA, compiled, eager, op, program, run, t
 from test_capture_recorder import ops, record
 
 from fusionaudit.config import Config
-from fusionaudit.findings import Finding
+from fusionaudit.findings import Finding, rank
 from fusionaudit.rules import above_floor, fa101, fa102, fa103, run_rules
 from fusionaudit.trace.schema import Op
 
@@ -91,3 +91,12 @@ def test_the_recorder_names_torchs_functions_on_parameters(tmp_path: Path) -> No
     forward = [o for o in found if o["name"] == "aten.addmm.default"]
     assert forward
     assert all("library" not in o["location"] for o in forward)
+
+
+def test_what_leaves_nothing_to_do_comes_last_of_its_severity():
+    inside = Finding(rule="FA102", pass_name="eager", severity="info", message="", saving_ns=12_500, avoidable_bytes=80,
+                     remedy="nothing to edit here; torch.compile around it can fuse it")  # fmt: skip
+    real = Finding(rule="FA104", pass_name="eager", severity="info", message="", saving_ns=4000)
+    unknown = Finding(rule="FA107", pass_name="compiled", severity="info", message="")
+    warning = replace(inside, severity="warning")
+    assert rank([unknown, inside, real, warning]) == [warning, real, unknown, inside]

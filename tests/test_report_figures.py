@@ -118,6 +118,8 @@ def test_rules_fit_80_columns(code: str | None) -> None:
     result = CliRunner().invoke(main, ["rules", *([code] if code else [])])
     assert result.exit_code == 0
     assert max(len(line) for line in result.stdout.splitlines()) <= 80
+    if code == "FA101":
+        assert result.stdout.startswith("FA101: Unfused elementwise chain.\n\nWhat: ")
 
 
 def test_doctor_does_not_promise_an_engine_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

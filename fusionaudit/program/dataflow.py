@@ -107,7 +107,8 @@ def dataflow(p: Pass) -> Flow:
         index = len(steps)
         graph_epoch = graph_epochs.get(op.id, graph_epoch)
         uses, makes = [], []
-        for tensor in reads(op):
+        # ones_like and its kin look at the shape of their input only.
+        for tensor in reads(op) if kind != "fill" or op.mutated else ():
             if tensor.storage is None:
                 continue
             if version[tensor.storage] == 0 and tensor.storage not in made:
