@@ -29,3 +29,11 @@ def test_a_measured_example_shows_what_it_says(name: str, expected: tuple[str, s
     )
     result = pipeline.audit(run_capture(options))
     assert expected in {(f.pass_name, f.rule) for f in result.findings}, [f.message for f in result.findings]
+
+
+@pytest.mark.parametrize("engine", ["nsys", "kineto"])
+def test_the_clean_example_has_no_finding(engine: str, tmp_path: Path) -> None:
+    options = RunOptions(script=str(EXAMPLES / "clean.py"), out=tmp_path / "c", engine=engine, quiet=True)
+    result = pipeline.audit(run_capture(options))
+    assert [f.message for f in result.findings] == []
+    assert not [n["text"] for n in result.document["notes"] if n["blocks"]]
