@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
-batch, length, width = (16, 1024, 1024) if device == "cuda" else (2, 64, 256)
+batch, length, width = (4, 1024, 1024) if device == "cuda" else (2, 64, 256)
 norm = nn.LayerNorm(width, device=device)
 project = nn.Linear(width, 3 * width, device=device)
 x = torch.randn(batch, length, width, device=device)
