@@ -1,6 +1,6 @@
 """Both measured engines on this GPU against each other and against CUDA events without a profiler.
 
-usage: live.py OUT.json [FOLDER]      run from the repository root on a GPU machine with nsys; FOLDER keeps captures
+Run from the repository root on a GPU machine with nsys: ``python tests/gpu/live.py OUT.json``.
 
 The examples: bytes and kernels have to be the same from both engines. The same steps at sizes where the GPU is what a
 step waits for, 30 times (workloads/long): the time of a step, from the clean passes, is compared with the median of
@@ -9,6 +9,7 @@ CUDA events around the same steps without a profiler.
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import runpy
@@ -96,36 +97,47 @@ def times(document: dict[str, Any], clock: dict[str, float]) -> dict[str, Any]:
     return out
 
 
-def main() -> None:
+def structures(folder: Path) -> dict[str, Any]:
+    """Each example by both engines, side by side: nothing here is timed."""
     examples = [ROOT / "examples" / f"{name}.py" for name in EXAMPLES]
-    long = [ROOT / "tests" / "gpu" / "workloads" / "long" / f"{name}.py" for name in EXAMPLES]
-    result: dict[str, Any] = {"structure": {}, "times": {}}
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(sys.argv[2] if len(sys.argv) > 2 else place)
-        clocks = {script.stem: events(script) for script in long}
-        # They are on the GPU for milliseconds of the minute that each takes.
-        with ThreadPoolExecutor(6) as pool:
-            jobs = {(e.stem, g): pool.submit(audit, e, g, folder) for g in ENGINES for e in examples}
-            runs = {
-                (s.stem, g): pool.submit(audit, s, g, folder / "long", "--passes", "clean")
-                for g in ENGINES
-                for s in long
-            }
-            documents = {key: structure(job.result()) for key, job in jobs.items()}
-            for (name, engine), job in runs.items():
-                found = times(job.result(), clocks[name])
-                result["times"][f"{name} {engine}"] = found
-                print(name, engine, json.dumps(found), flush=True)
+    with ThreadPoolExecutor(6) as pool:
+        jobs = {(e.stem, g): pool.submit(audit, e, g, folder) for g in ENGINES for e in examples}
+        documents = {key: structure(job.result()) for key, job in jobs.items()}
     for name in EXAMPLES:
         a, b = (documents[name, engine] for engine in ENGINES)
-        result["structure"].update({f"{name} {engine}": documents[name, engine] for engine in ENGINES})
         if "error" in a or "error" in b:
             print(name, a.get("error"), b.get("error"))
             continue
         for mode in ("eager", "compile"):
             same = all(a[mode][k] == b[mode][k] for k in ("bytes", "launches"))
             print(f"{name:17} {mode:8} {a[mode]['launches']} launches {a[mode]['bytes']} bytes, both alike: {same}")
-    Path(sys.argv[1]).write_text(json.dumps(result, indent=1) + "\n")
+    return {f"{name} {engine}": document for (name, engine), document in documents.items()}
+
+
+def step_times(folder: Path) -> dict[str, Any]:
+    """Each 30-step form by both engines beside its events, one after another: the GPU is theirs alone."""
+    found = {}
+    for script in [ROOT / "tests" / "gpu" / "workloads" / "long" / f"{name}.py" for name in EXAMPLES]:
+        clock = events(script)
+        for engine in ENGINES:
+            row = times(audit(script, engine, folder / "long", "--passes", "clean"), clock)
+            found[f"{script.stem} {engine}"] = row
+            print(script.stem, engine, json.dumps(row), flush=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, help="JSON file; what it has already of the other part stays")
+    parser.add_argument("--part", choices=["structure", "times"], action="append", help="only this part")
+    parser.add_argument("--folder", type=Path, help="keeps the captures")
+    options = parser.parse_args()
+    result = json.loads(options.out.read_text()) if options.out.exists() else {}
+    parts = {"structure": structures, "times": step_times}
+    with tempfile.TemporaryDirectory() as place:
+        for part in options.part or list(parts):
+            result[part] = parts[part](options.folder or Path(place))
+            options.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":
