@@ -85,7 +85,7 @@ def _unruns(text: str) -> tuple[str, ...]:
 
 
 def _file(name: str) -> str:
-    """A file's name without what ends it on a line: blanks, colons and all that is not printed."""
+    """A file's or function's name without what ends it on a line: blanks, colons and all that is not printed."""
     return "".join(
         c if c.isprintable() and c not in " :%" else quote(c, safe="", errors="surrogateescape") for c in name
     )
@@ -101,9 +101,12 @@ def _section_line(s: Section) -> str:
 
 
 def _refs(refs: Iterable[Ref]) -> str:
-    return " & ".join(
-        f"{_file(r.file)}:{r.function.replace(' ', '_')} {json.dumps(r.code, ensure_ascii=False)}" for r in refs
-    )
+    return " & ".join(f"{_file(r.file)}:{_file(r.function)} {_quoted(r.code)}" for r in refs)
+
+
+def _quoted(code: str) -> str:
+    """As a JSON string that any UTF-8 file can hold: halves of surrogate pairs are escaped."""
+    return json.dumps(code, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
 
 
 def group_line(group: Group) -> str:
@@ -175,7 +178,7 @@ def _group(text: str, section: Section) -> Group:
     copy = launches[1] in _COUNTED[True]
     if not (copy or launches[1] in _COUNTED[False]) or size[1] != "bytes":
         raise ValueError("no launches or bytes")
-    refs = tuple(Ref(file=_unfile(m[1]), function=m[2], code=json.loads(m[3])) for m in _REF.finditer(tail))
+    refs = tuple(Ref(file=_unfile(m[1]), function=_unfile(m[2]), code=json.loads(m[3])) for m in _REF.finditer(tail))
     if tail and not refs:
         raise ValueError("a source line cannot be read")
     return Group(

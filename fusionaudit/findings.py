@@ -82,7 +82,7 @@ class Finding:
         """
         where = "" if self.location is None else f"{self.location.file.rsplit('/', 1)[-1]}:{self.location.line}"
         text = "\x1f".join((self.rule, self.pass_name, ",".join(self.ops), where, self.key))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,6 +51,8 @@ def test_equal_kernels_of_a_section_are_counted() -> None:
         document(breaks=[{"location": at(12), "reason": "print | builtin"}]),
         document(syncs=[{"name": "aten._local_scalar_dense.default", "location": None}]),
         document([kernel(["aten.mul"], [], [], {"file": "/a b/c:d.py", "line": 1, "function": "<lambda>"})]),
+        document([kernel(["aten.mul"], [], [], {"file": "/a.py", "line": 1, "function": "a b\r:%"})]),
+        document(lines={10: "x = '\ud800\r\x85'"}),
         document([kernel(["aten.mul"], [], [], {"file": "/a/b%20\n\u2028\x85é.py", "line": 1, "function": "f"})]),
         document(compiled_kernels=[{**kernel([], ["x"], ["y"], 10), "location": None, "global_bytes": None}]),
         document(graphs=[graph(symbols={"s0": 8})]),
@@ -60,11 +62,14 @@ def test_equal_kernels_of_a_section_are_counted() -> None:
             graphs=[graph(), graph("1/0/forward")],
         ),
     ],
-    ids=["plain", "quotes", "break", "sync", "odd file", "odder file", "unknown", "dynamic", "optimizer", "twins"],
+    ids=[
+        "plain", "quotes", "break", "sync", "odd file", "odd function", "odd line", "odder file", "unknown", "dynamic",
+        "optimizer", "twins",
+    ],
 )  # fmt: skip
 def test_a_lock_comes_back_the_same(doc: dict[str, object]) -> None:
     lock = lock_of(doc)
-    back = read_lock(format_lock(lock))
+    back = read_lock(format_lock(lock).encode().decode())
     assert back.groups == lock.groups
     assert back.key == lock.key
     assert format_lock(back) == format_lock(lock)

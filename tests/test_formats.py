@@ -72,6 +72,12 @@ CASES = {
         finding(
             message=HOSTILE, reason=HOSTILE, location=Location(file="/tmp/a b:,%é.py", line=1, function="<lambda>")
         ),
+        finding(
+            message="\ufffe \uffff \ud800",
+            reason="\udce9",
+            ops=("\ud800",),
+            location=Location(file="/tmp/\udce9\ud800.py", line=1, function="\ud800"),
+        ),
         notes=(Note(kind="lost-events", text=HOSTILE, blocks=True, remedy="again"), Note(kind="match-rate", text="x")),
     ),
     "refuted": document(finding(verification=REFUTED), finding(severity="info", rule="FA107", key="2")),
@@ -82,7 +88,7 @@ CASES = {
 @pytest.mark.parametrize("doc", CASES.values(), ids=CASES.keys())
 def test_sarif_is_valid_against_the_official_schema(doc: Document) -> None:
     schema = official_schema()
-    log = json.loads(render_sarif(doc))
+    log = json.loads(render_sarif(doc).encode())
     validator = jsonschema.validators.validator_for(schema)(schema)
     assert [e.message for e in validator.iter_errors(log)] == []
     run = log["runs"][0]
@@ -108,7 +114,7 @@ def test_sarif_puts_findings_on_the_users_lines_and_notes_on_the_tool() -> None:
 
 @pytest.mark.parametrize("doc", CASES.values(), ids=CASES.keys())
 def test_junit_is_well_formed_and_counts(doc: Document) -> None:
-    top = ElementTree.fromstring(render_junit(doc))
+    top = ElementTree.fromstring(render_junit(doc).encode())
     suite = top[0]
     assert int(suite.get("tests", "")) == len(suite.findall("testcase")) >= 1
     assert int(top.get("failures", "")) == len(suite.findall("testcase/failure"))
@@ -137,9 +143,9 @@ def test_github_annotations() -> None:
 
 def test_github_annotations_cannot_be_forged() -> None:
     lines = render_github(CASES["hostile"]).splitlines()
-    assert len(lines) == 2
+    assert len(lines) == 3
     assert lines[0].startswith("::warning file=/tmp/a b%3A%2C%25é.py,line=1,title=fusionaudit FA101::A %25 b")
-    assert lines[1].startswith("::error title=fusionaudit%3A cannot judge::")
+    assert lines[2].startswith("::error title=fusionaudit%3A cannot judge::")
 
 
 def test_paths_are_relative_to_where_the_audit_was_started() -> None:
@@ -148,4 +154,5 @@ def test_paths_are_relative_to_where_the_audit_was_started() -> None:
     assert repository_path("/home/ada/workshop/a.py", doc) == "/home/ada/workshop/a.py"
     assert repository_path("/x/a.py", document(cwd=None)) == "/x/a.py"
     assert uri("src/a b%.py") == "src/a%20b%25.py"
+    assert uri("a:\udce9.py") == "a%3A%E9.py"
     assert uri("/x/a.py") == "file:///x/a.py"

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from xml.etree import ElementTree
 
+from fusionaudit.report import wording
 from fusionaudit.report.document import Document
 from fusionaudit.report.places import repository_path, summary
-from fusionaudit.report.wording import plain
+
+_NO_XML = re.compile("[\ufffe\uffff]")
+
+
+def plain(text: object) -> str:
+    """The text on one line, without the two characters that are hidden nowhere else and that XML may not hold."""
+    return _NO_XML.sub("?", wording.plain(text))
 
 
 def _case(suite: ElementTree.Element, finding: dict[str, Any], document: Document) -> None:

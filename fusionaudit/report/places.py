@@ -26,8 +26,13 @@ def repository_path(file: str, document: Document) -> str:
 
 
 def uri(path: str) -> str:
-    """A path as a URI reference: relative stays relative, absolute gets ``file://``."""
-    text = quote(path, safe="/@!$&'()*+,;=~-._")
+    """A path as a URI reference: relative stays relative, absolute gets ``file://``. Names that are no text (bytes of
+    another encoding) keep their bytes."""
+    try:
+        name = path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        name = path.encode("utf-8", "backslashreplace")
+    text = quote(name, safe="/@!$&'()*+,;=~-._")
     return f"file://{text}" if path.startswith("/") else text
 
 

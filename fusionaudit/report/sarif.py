@@ -31,6 +31,11 @@ def _rules(codes: list[str]) -> list[dict[str, Any]]:
     return out
 
 
+def _encodable(text: str) -> str:
+    """The text without halves of surrogate pairs, which no UTF-8 file can hold; tabs and the like stay."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def _location(place: dict[str, Any], document: Document) -> dict[str, Any]:
     path = repository_path(place["file"], document)
     artifact: dict[str, Any] = {"uri": uri(path)}
@@ -39,10 +44,10 @@ def _location(place: dict[str, Any], document: Document) -> dict[str, Any]:
     region: dict[str, Any] = {"startLine": max(int(place["line"]), 1)}
     line = (document.get("sources") or {}).get(place["file"], {}).get(str(place["line"]))
     if line is not None:
-        region["snippet"] = {"text": line}
+        region["snippet"] = {"text": _encodable(line)}
     out: dict[str, Any] = {"physicalLocation": {"artifactLocation": artifact, "region": region}}
     if place.get("function"):
-        out["logicalLocations"] = [{"name": place["function"], "kind": "function"}]
+        out["logicalLocations"] = [{"name": _encodable(place["function"]), "kind": "function"}]
     return out
 
 
@@ -57,7 +62,7 @@ def _result(finding: dict[str, Any], codes: list[str], document: Document) -> di
         "properties": {
             "pass": finding["pass"],
             "confidence": finding["confidence"],
-            "ops": finding["ops"],
+            "ops": [plain(op) for op in finding["ops"]],
             "avoidableBytesPerStep": finding["avoidable_bytes"],
             "savingNsPerStep": finding["saving_ns"],
             "savingBasis": finding["basis"],
