@@ -135,8 +135,8 @@ def child(folder: str, script: str, arguments: list[str]) -> None:
     import runpy
 
     from fusionaudit.capture.deviceless import DevicelessSession
+    from fusionaudit.capture.no_arithmetic import NeedsValue
     from fusionaudit.device import find_target
-    from fusionaudit.errors import AuditError
 
     sys.argv = [script, *arguments]
     session = DevicelessSession(
@@ -144,7 +144,7 @@ def child(folder: str, script: str, arguments: list[str]) -> None:
         resources=os.environ.get("AGREEMENT_REGISTERS") == "1",
         shapes_only=os.environ.get("AGREEMENT_VALUES") != "1",
     )  # fmt: skip
-    with session, contextlib.suppress(AuditError):
+    with session, contextlib.suppress(NeedsValue):
         # Without values the script ends at the first one that it needs: its last line, a checksum.
         runpy.run_path(script, run_name="__main__")
 
