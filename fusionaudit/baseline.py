@@ -87,12 +87,12 @@ def _unruns(text: str) -> tuple[str, ...]:
 def _file(name: str) -> str:
     """A file's or function's name without what ends it on a line: blanks, colons and all that is not printed."""
     return "".join(
-        c if c.isprintable() and c not in " :%" else quote(c, safe="", errors="surrogateescape") for c in name
+        c if c.isprintable() and c not in " :%" else quote(c, safe="", errors="surrogatepass") for c in name
     )
 
 
 def _unfile(name: str) -> str:
-    return unquote(name, errors="surrogateescape")
+    return unquote(name, errors="surrogatepass")
 
 
 def _section_line(s: Section) -> str:

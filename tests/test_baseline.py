@@ -51,7 +51,7 @@ def test_equal_kernels_of_a_section_are_counted() -> None:
         document(breaks=[{"location": at(12), "reason": "print | builtin"}]),
         document(syncs=[{"name": "aten._local_scalar_dense.default", "location": None}]),
         document([kernel(["aten.mul"], [], [], {"file": "/a b/c:d.py", "line": 1, "function": "<lambda>"})]),
-        document([kernel(["aten.mul"], [], [], {"file": "/a.py", "line": 1, "function": "a b\r:%"})]),
+        document([kernel(["aten.mul"], [], [], {"file": "/a.py", "line": 1, "function": "a b\r:%\ud800\udce9"})]),
         document(lines={10: "x = '\ud800\r\x85'"}),
         document([kernel(["aten.mul"], [], [], {"file": "/a/b%20\n\u2028\x85é.py", "line": 1, "function": "f"})]),
         document(compiled_kernels=[{**kernel([], ["x"], ["y"], 10), "location": None, "global_bytes": None}]),
