@@ -13,6 +13,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -419,3 +420,33 @@ def test_a_folder_that_cannot_be_written(folder: Path) -> None:
     Path("file").touch()
     with pytest.raises(AuditError, match="Not a directory"):
         make_folder(RunOptions(script="s.py", out=Path("file/out")))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG")
+def test_a_killed_fusionaudit_takes_its_script_along(tmp_path: Path) -> None:
+    script = write(tmp_path / "s.py", "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(300)\n")
+    command = [sys.executable, "-m", "fusionaudit.cli", "run", "--engine", "deviceless", "--out", "out", str(script)]
+    wrapper = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    try:
+        number = wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+    finally:
+        wrapper.kill()
+        wrapper.wait()
+    wait_for(lambda: not running(int(number)))
+
+
+def running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def wait_for(what: Callable[[], Any]) -> Any:
+    for _ in range(1800):
+        found = what()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError("waited 90 s")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from fusionaudit.capture.process import die_with
 from fusionaudit.capture.spec import TARGETS, PassOutcome, PassSpec
 from fusionaudit.errors import AuditError
 
@@ -293,6 +294,8 @@ def main(path: str | None = None) -> None:
         if sys.path and sys.path[0] in ("", os.getcwd()):
             del sys.path[0]
     spec = PassSpec.read(Path(path))
+    if spec.parent is not None:
+        die_with(spec.parent)
     _restore_streams(spec)
     if spec.engine == "nsys":
         _leave_children_alone()

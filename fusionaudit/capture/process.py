@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -13,6 +14,34 @@ from typing import IO, Any
 
 GRACE_S = 10.0
 """Time a child has to write its capture after SIGINT, before it is killed."""
+
+
+_PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal that a process gets when its parent ends; kept over exec, not over fork."""
+
+TERM_WITH_PARENT = (
+    "import ctypes, os, sys\n"
+    f"ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {int(signal.SIGTERM)})\n"
+    "os.execvp(sys.argv[1], sys.argv[1:])\n"
+)
+"""Run with ``python -c`` before a tool's command: the tool ends, and what it started, when this process is killed."""
+
+
+def die_with(parent: int) -> None:
+    """Have this process killed when its parent of that number is (SIGKILL leaves it no time to do it); Linux only.
+
+    The signal comes with the end of the parent's thread that started this process: :func:`run_child` stays in it.
+    """
+    if sys.platform != "linux":
+        return
+    if os.getppid() == parent:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    try:
+        os.kill(parent, 0)
+    except ProcessLookupError:  # before that
+        os._exit(128 + int(signal.SIGKILL))
+    except PermissionError:
+        pass
 
 
 @dataclass(frozen=True, kw_only=True)

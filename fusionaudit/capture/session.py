@@ -18,7 +18,7 @@ from fusionaudit.capture.engines import check_target, choose_engine, device_for
 from fusionaudit.capture.environment import Facts
 from fusionaudit.capture.manifest import CapturedPass, Manifest, write_manifest
 from fusionaudit.capture.nsys import Nsys, cupti_environment, export_report, message, profile_command
-from fusionaudit.capture.process import Ended, describe_code, real_descriptor, run_child
+from fusionaudit.capture.process import TERM_WITH_PARENT, Ended, describe_code, real_descriptor, run_child
 from fusionaudit.capture.spec import TARGETS, PassOutcome, PassSpec
 from fusionaudit.errors import AuditError
 
@@ -269,7 +269,7 @@ def _execute(session: _Session, name: str, pass_folder: Path, out: int | None, e
     spec = PassSpec(
         name=name, engine=session.engine, folder=str(pass_folder), script=options.script, module=options.module,
         arguments=options.arguments, targets=str(session.folder / TARGETS), device=session.device,
-        shapes_only=options.shapes_only, variant=options.variant,
+        shapes_only=options.shapes_only, variant=options.variant, parent=None if under_nsys else os.getpid(),
     )  # fmt: skip
     with contextlib.ExitStack() as stack:
         fds: tuple[int, ...] = ()
@@ -289,6 +289,8 @@ def _execute(session: _Session, name: str, pass_folder: Path, out: int | None, e
         if session.nsys is not None:
             tool = stack.enter_context(tool_path.open("wb"))
             command = profile_command(session.nsys, pass_folder / "trace", command)
+            if sys.platform == "linux":
+                command = [sys.executable, "-I", "-S", "-c", TERM_WITH_PARENT, *command]
             out = err = tool.fileno()
         ended = run_child(
             command,

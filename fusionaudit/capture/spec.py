@@ -18,7 +18,8 @@ class PassSpec:
 
     ``name`` is ``eager``, ``compiled``, ``clean`` or ``clean_eager``; ``folder`` holds its files; ``targets`` is the
     eager pass's list of what to compile (read where it exists, written by the eager pass). ``variant`` is what a sweep
-    changes (see capture/variant.py).
+    changes (see capture/variant.py). ``parent``: the process whose end is the pass's end too, where that is the direct
+    parent.
     """
 
     name: str
@@ -34,6 +35,7 @@ class PassSpec:
     stdout: int | None = None
     stderr: int | None = None
     umask: int | None = None
+    parent: int | None = None
 
     def write(self, path: Path) -> None:
         """As JSON."""
