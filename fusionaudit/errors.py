@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import re
+
 EXIT_OK = 0
 EXIT_FINDINGS = 1
 EXIT_ERROR = 2
@@ -33,3 +36,15 @@ def damaged(what: str, problem: BaseException) -> AuditError:
         return problem
     text = f"{what}: damaged: {type(problem).__name__}: {str(problem)[:120]}"
     return AuditError(text, remedy="make it again; if it was not edited, report it with the file")
+
+
+def pip_for(extra: str) -> str:
+    """The command that installs an extra of this package, by the names in it: this package itself is on no index."""
+    try:
+        wanted = importlib.metadata.requires("fusionaudit") or []
+    except importlib.metadata.PackageNotFoundError:
+        wanted = []
+    names = [w.split(";")[0].strip() for w in wanted if re.search(rf"extra\s*==\s*['\"]{extra}['\"]", w)]
+    if not names:
+        return f"pip install -e '.[{extra}]' in the folder that has fusionaudit's pyproject.toml"
+    return "pip install " + " ".join(f"'{name}'" for name in names)

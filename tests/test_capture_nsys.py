@@ -173,6 +173,7 @@ def test_the_doctor_names_a_remedy_for_all_that_is_missing(fake: Path) -> None:
     checks = doctor()
     assert {"torch", "triton", "GPU", "nsys", "engine", "folder"} <= {c.name for c in checks}
     assert all(c.remedy for c in checks if c.status == "missing")
+    assert not any("fusionaudit[" in c.remedy for c in checks), "the package is on no index"
 
 
 @pytest.mark.skipif(find_nsys() is None, reason="needs nsys (--nsys, $FUSIONAUDIT_NSYS or the PATH)")

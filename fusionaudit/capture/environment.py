@@ -17,7 +17,7 @@ from typing import Any, Literal
 from fusionaudit import __version__
 from fusionaudit.capture.nsys import INSTALL, cupti_mismatch, find_nsys, installed_cupti
 from fusionaudit.device import TARGETS, Device
-from fusionaudit.errors import AuditError
+from fusionaudit.errors import AuditError, pip_for
 
 Status = Literal["ok", "missing", "warning"]
 
@@ -242,7 +242,7 @@ def _package_check(name: str, modules: tuple[str, ...], purpose: str) -> Check:
         if not present:
             return Check(
                 name=name, status="missing", detail=f"{module} is not installed ({purpose})",
-                remedy="pip install 'fusionaudit[gpu]'",
+                remedy=pip_for("gpu"),
             )  # fmt: skip
     try:
         version = importlib.metadata.version("cuda-core")

@@ -19,13 +19,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from fusionaudit.errors import AuditError
+from fusionaudit.errors import AuditError, pip_for
 
 KERNELS = Path(__file__).resolve().parents[1] / "reference_kernels"
 if not KERNELS.is_dir():  # an editable install: the folder stands beside the package
     KERNELS = Path(__file__).resolve().parents[2] / "reference_kernels"
 
-GPU_EXTRA = "pip install 'fusionaudit[gpu]'"
+GPU_EXTRA = pip_for("gpu")
 _INCLUDE = re.compile(r'^\s*#include\s+"([\w.]+)"\s*$', re.M)
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 _SPILL = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from fusionaudit.errors import AuditError
+from fusionaudit.errors import AuditError, pip_for
 
-REMEDY = "pip install 'fusionaudit[compute]'"
+REMEDY = pip_for("compute")
 
 Form = Callable[[], tuple[torch.Tensor, ...]]
 
