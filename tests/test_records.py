@@ -5,7 +5,8 @@ step:   unbind (view)  [ mul tanh ] [ mul tanh ] [ mul tanh ]     three inner ro
 
 from __future__ import annotations
 
-from fusionaudit.program.records import activity_steps, record_steps, same_launches
+from fusionaudit.findings import Location
+from fusionaudit.program.records import activity_steps, places_of, record_steps, same_launches
 from fusionaudit.tensors import Tensor
 from fusionaudit.trace.schema import Activity, Op, OpLog, RangeOp, StepMark, StopMark
 
@@ -108,3 +109,19 @@ def test_a_marked_step_that_was_cut_does_not_count() -> None:
     assert stopped_after("abcab", marks="|  | ") == [(0, 3)], "one whole step"
     assert stopped_after("abcabcd", marks="|  |   ") == [(0, 3), (3, 6)], "the last step was whole"
     assert stopped_after("sab", marks=" | ") == [(0, 3)], "only a cut one: all that was recorded"
+
+
+def test_a_checksum_that_repeats_is_not_the_step_of_a_script_that_compiles() -> None:
+    """Two calls of the compiled function, two checksums: the compiled pass ran only the latter outside its graph."""
+    x = Tensor.contiguous((1 << 20,), "float32", "x")
+    work = [("mul", 3), ("exp", 4)] * 2 + [("_to_copy", 9), ("nan_to_num", 9), ("sum", 9)] * 2
+    ops = tuple(
+        Op(id=i, name=f"aten.{n}.Tensor", inputs=(x,), outputs=(x,), location=Location(file="s.py", line=line))
+        for i, (n, line) in enumerate(work)
+    )
+    log, compiled = OpLog(records=ops), OpLog(records=ops[4:])
+    assert record_steps(log)[1].spans == ((4, 7), (7, 10)), "nothing is known of what is compiled"
+    assert record_steps(log, outside=places_of(compiled))[1].spans == ((0, 2), (2, 4))
+    assert record_steps(log, outside=places_of(log))[1].spans == ((4, 7), (7, 10)), "nothing was compiled"
+    once = OpLog(records=ops[2:])
+    assert record_steps(once, outside=places_of(compiled))[1].source == "whole", "one call is no step that repeats"

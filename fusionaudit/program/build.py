@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from fusionaudit.program.judgeable import log_notes
 from fusionaudit.program.measured import measured_pass
 from fusionaudit.program.model import Pass, PassName, Program
 from fusionaudit.program.predicted import predicted_pass
+from fusionaudit.program.records import Place, places_of
 from fusionaudit.trace.load import load_trace
 from fusionaudit.trace.oplog import read_oplog
 
@@ -65,8 +67,9 @@ _RECORDED = {"clean": "compiled", "clean_eager": "eager"}
 
 
 def _build_pass(
-    folder: Path, manifest: Manifest, p: CapturedPass, device: Device | None, before: Sequence[Pass]
-) -> tuple[Pass | None, Device | None]:
+    folder: Path, manifest: Manifest, p: CapturedPass, device: Device | None, before: Sequence[Pass],
+    outside: frozenset[Place] | None,
+) -> tuple[Pass | None, Device | None]:  # fmt: skip
     log_path, structured = _inside(folder, p.log), _inside(folder, p.structured)
     log = read_inductor(log_path, structured) if log_path or structured else InductorLog()
     ops_path, trace_path = _inside(folder, p.ops), _inside(folder, p.trace)
@@ -78,19 +81,30 @@ def _build_pass(
     if p.name not in get_args(PassName):
         raise AuditError(f"unknown pass {p.name!r} in the manifest")
     name: PassName = p.name  # type: ignore[assignment]
+    outside = outside if name == "eager" else None
     if manifest.engine == "deviceless":
         if oplog is None:
             return None, device
         resources, notes = _resources(_inside(folder, p.resources))
-        built = predicted_pass(name, oplog, log, device, resources=resources, **options)
+        built = predicted_pass(name, oplog, log, device, resources=resources, outside=outside, **options)
         return replace(built, notes=(*built.notes, *log.notes, *notes)), device
     if trace_path is None:
         return None, device
     trace = load_trace(trace_path)
     known = next((b for b in before if b.name == _RECORDED.get(name) and b.steps), None)
     names = [k.name for k in known.kernels] if known is not None else []
-    built = measured_pass(name, manifest.engine, trace, oplog, log, step_names=names, **options)
+    built = measured_pass(name, manifest.engine, trace, oplog, log, step_names=names, outside=outside, **options)
     return replace(built, notes=(*built.notes, *log.notes)), trace.device or device
+
+
+def _outside_graphs(folder: Path, manifest: Manifest) -> frozenset[Place] | None:
+    """What the compiled pass ran outside graphs; ``None`` where there is no whole one."""
+    for p in manifest.passes:
+        if p.name == "compiled" and p.returncode == 0 and p.error is None:
+            with contextlib.suppress(*DAMAGE):
+                path = _inside(folder, p.ops)
+                return places_of(read_oplog(path)) if path else None
+    return None
 
 
 def build_program(folder: Path) -> Program:
@@ -103,11 +117,12 @@ def build_program(folder: Path) -> Program:
     except DAMAGE as problem:
         raise damaged(f"{folder}: manifest", problem) from None
     errors: list[AuditError] = []
+    outside = _outside_graphs(folder, manifest)
     for p in manifest.passes:
         if p.returncode != 0 or p.error:
             notes.append(_failed(p, manifest.engine))
         try:
-            built, measured_on = _build_pass(folder, manifest, p, device, passes)
+            built, measured_on = _build_pass(folder, manifest, p, device, passes, outside)
         except DAMAGE as problem:
             error = damaged(f"{folder}/{p.name}", problem)
             errors.append(error)

@@ -14,7 +14,7 @@ from fusionaudit.program.costs import category, mutated_inputs, op_bytes
 from fusionaudit.program.graphs import align, choose_graph, replayed_graph
 from fusionaudit.program.imported import imported_ops
 from fusionaudit.program.model import Category, HostSync, Kernel, Pass, PassName
-from fusionaudit.program.records import activity_steps, same_launches
+from fusionaudit.program.records import Place, activity_steps, same_launches
 from fusionaudit.program.steps import Steps, steady_activities
 from fusionaudit.trace.schema import Activity, Op, OpLog, RangeOp, Trace
 
@@ -230,12 +230,14 @@ def measured_pass(
     warmup: int | None = None,
     steps: int | None = None,
     step_names: Sequence[str] = (),
+    outside: frozenset[Place] | None = None,
 ) -> Pass:
-    """The Pass of one trace, cut down to its steady step; ``step_names`` are the launches of a step known already."""
+    """The Pass of one trace, cut down to its steady step; ``step_names`` are the launches of a step known already,
+    ``outside`` is what the compiled pass ran outside graphs."""
     activities = [a for a in trace.activities if not a.compiling]
     found = same_launches(activities, step_names)
     if found is None and name == "eager" and oplog is not None:
-        found = activity_steps(activities, oplog, warmup=warmup, steps=steps)
+        found = activity_steps(activities, oplog, warmup=warmup, steps=steps, outside=outside)
     if found is None:
         found = steady_activities(activities, warmup=warmup, steps=steps)
     # The clean passes have no ranges by design: only their times count.

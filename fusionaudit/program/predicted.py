@@ -11,7 +11,7 @@ from fusionaudit.inductor.model import CompiledGraph, InductorLog
 from fusionaudit.inductor.output_code import resolve
 from fusionaudit.program.launches import predicted_launches
 from fusionaudit.program.model import MEMORY_BOUND, HostSync, Kernel, Pass, PassName
-from fusionaudit.program.records import record_steps
+from fusionaudit.program.records import Place, record_steps
 from fusionaudit.tensors import Tensor
 from fusionaudit.trace.schema import GraphCall, Op, OpLog, StopMark, SyncMark
 
@@ -121,9 +121,10 @@ def predicted_pass(
     resources: dict[str, Any] | None = None,
     warmup: int | None = None,
     steps: int | None = None,
+    outside: frozenset[Place] | None = None,
 ) -> Pass:
     """The Pass of a deviceless recording, cut down to its steady step; all times are predicted."""
-    records, found = record_steps(oplog, warmup=warmup, steps=steps)
+    records, found = record_steps(oplog, warmup=warmup, steps=steps, outside=outside)
     told_apart = found.source != "whole"
     first, last = found.spans[-1] if found.spans else (0, 0)
     chosen, count = records[first:last], len(found.spans) if told_apart else 0

@@ -65,8 +65,29 @@ def _reads_of(record: Record, lasting: set[str]) -> tuple[str, ...]:
     return tuple(t.storage for t in record.inputs if t.storage is not None and t.storage in lasting)
 
 
-def record_steps(oplog: OpLog, *, warmup: int | None = None, steps: int | None = None) -> tuple[list[Record], Steps]:
-    """The records that concern the device, and the spans of the steady steps among them (one over all if none)."""
+Place = tuple[str, str, int]
+"""An op at a line of a file."""
+
+
+def places_of(oplog: OpLog) -> frozenset[Place]:
+    """Where the ops of a recording come from; of the compiled pass: what ran outside compiled graphs."""
+    return frozenset(place for place in map(_place, oplog.records) if place is not None)
+
+
+def _place(record: Record) -> Place | None:
+    if not isinstance(record, Op) or record.location is None:
+        return None
+    return record.base_name, record.location.file, record.location.line
+
+
+def record_steps(
+    oplog: OpLog, *, warmup: int | None = None, steps: int | None = None, outside: frozenset[Place] | None = None
+) -> tuple[list[Record], Steps]:
+    """The records that concern the device, and the spans of the steady steps among them (one over all if none).
+
+    ``outside``: what the compiled pass ran outside graphs (:func:`places_of`). Ops of an eager pass that are not there
+    are what the script compiles, and its step has some: a checksum that repeats after the steps has none.
+    """
     marks: list[int | None] = []
     current: int | None = None
     kept: list[Record] = []
@@ -79,15 +100,13 @@ def record_steps(oplog: OpLog, *, warmup: int | None = None, steps: int | None =
     if not kept:
         return [], Steps(spans=(), source="whole")
     keys, weights = [_key(r) for r in kept], [_weight(r) for r in kept]
-    found = find_steps(keys, marks, warmup=warmup, weights=weights)
-    if found.source == "period":
-        # Layers of one shape look like steps; what tells them apart is whose weights they use.
-        lasting = _lasting(kept, _length(found))
-        fine = [(key, _reads_of(record, lasting)) for key, record in zip(keys, kept, strict=True)]
-        finer = find_steps(fine, marks, warmup=warmup, weights=weights)
-        if finer.source == "period" and _length(finer) > _length(found) and finer.spans[-1][1] >= found.spans[-1][1]:
-            found = finer
-        found = steps_of_epoch(found, kept, keys, weights)
+    found = _find(kept, keys, marks, weights, warmup)
+    compiled = [outside is not None and (place := _place(r)) is not None and place not in outside for r in kept]
+    if found.source == "period" and any(compiled) and not _any_in(compiled, found):
+        heavier = [w + GRAPH_WEIGHT if c else w for w, c in zip(weights, compiled, strict=True)]
+        found = _find(kept, keys, marks, heavier, warmup)
+        if not _any_in(compiled, found):
+            found = Steps(spans=(), source="whole")
     if oplog.stopped is not None:
         found = _whole_steps(found, kept, keys, marks, warmup)
     if not found.spans or (found.source == "period" and not _is_convincing(found, kept, keys, weights)):
@@ -95,6 +114,26 @@ def record_steps(oplog: OpLog, *, warmup: int | None = None, steps: int | None =
     if steps is not None and steps > 0:
         found = replace(found, spans=found.spans[-steps:])
     return kept, found
+
+
+def _find(
+    records: Sequence[Record], keys: Sequence[object], marks: Sequence[int | None], weights: Sequence[int],
+    warmup: int | None,
+) -> Steps:  # fmt: skip
+    found = find_steps(keys, marks, warmup=warmup, weights=weights)
+    if found.source != "period":
+        return found
+    # Layers of one shape look like steps; what tells them apart is whose weights they use.
+    lasting = _lasting(records, _length(found))
+    fine = [(key, _reads_of(record, lasting)) for key, record in zip(keys, records, strict=True)]
+    finer = find_steps(fine, marks, warmup=warmup, weights=weights)
+    if finer.source == "period" and _length(finer) > _length(found) and finer.spans[-1][1] >= found.spans[-1][1]:
+        found = finer
+    return steps_of_epoch(found, records, keys, weights)
+
+
+def _any_in(flags: Sequence[bool], found: Steps) -> bool:
+    return any(any(flags[first:last]) for first, last in found.spans)
 
 
 def _whole_steps(
@@ -157,10 +196,11 @@ _FILLS = frozenset({"aten.uniform_", "aten.normal_", "aten.fill_", "aten.zero_",
 
 
 def activity_steps(
-    activities: Sequence[Activity], oplog: OpLog, *, warmup: int | None = None, steps: int | None = None
-) -> Steps | None:
+    activities: Sequence[Activity], oplog: OpLog, *, warmup: int | None = None, steps: int | None = None,
+    outside: frozenset[Place] | None = None,
+) -> Steps | None:  # fmt: skip
     """The recorder's steps as spans of activities; ``None`` where the two do not fit (then periods have to do)."""
-    records, found = record_steps(oplog, warmup=warmup, steps=steps)
+    records, found = record_steps(oplog, warmup=warmup, steps=steps, outside=outside)
     if found.source == "whole":
         return None
     spans = []
