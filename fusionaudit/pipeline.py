@@ -21,6 +21,7 @@ from fusionaudit.program.judgeable import judging_notes
 from fusionaudit.program.model import Program
 from fusionaudit.report.document import Document, build_document
 from fusionaudit.rules import run_rules
+from fusionaudit.rules.fa201 import idle_notes
 from fusionaudit.store import AUDIT_DB, save
 from fusionaudit.suppressions import apply_suppressions, suppressed_lines
 
@@ -105,7 +106,7 @@ def audit_program(
 ) -> AuditResult:
     """Rules over a Program, and the document of it; kept as ``out/audit.db`` where ``out`` is given."""
     config = config or Config()
-    program = replace(program, notes=(*program.notes, *judging_notes(program)))
+    program = replace(program, notes=(*program.notes, *judging_notes(program), *idle_notes(program, config)))
     texts = source_texts(program, capture)
     comments = {file: suppressed_lines(text) for file, text in texts.items()}
     findings, notes = apply_suppressions(run_rules(program, config), program, comments, config)

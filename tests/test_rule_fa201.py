@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from builders import MEGA, eager, op, run, t, warnings
+from builders import MEGA, eager, op, program, run, t, warnings
 
+from fusionaudit.config import Config
 from fusionaudit.program.model import HostSync
 from fusionaudit.rules import fa201
 
@@ -41,3 +42,20 @@ def test_information_where_the_host_reads_in_the_step():
     (found,) = run(fa201, eager(*tiny(200), syncs=reads))
     assert found.severity == "info"
     assert "FA204" in (found.reason or "")
+
+
+def test_a_step_of_few_launches_that_leaves_the_gpu_idle_is_noted():
+    """sum_abs compiled on the H200: two launches, 387 us of 624 us idle. No launch cost, but nothing to pass over."""
+    clean = replace(eager(*tiny(2), engine="nsys"), name="clean", step_ns=624_000, idle_ns=387_000)
+    assert not run(fa201, clean)
+    (note,) = fa201.idle_notes(program(clean), Config())
+    assert (note.kind, note.blocks, note.pass_name) == ("idle", False, "clean")
+    assert "387 us of the 624 us of a step, with 2 launches in it" in note.text
+    silent = [
+        replace(clean, name="eager"),
+        replace(clean, name="imported"),
+        replace(clean, idle_ns=100_000),
+        replace(clean, steps=0),
+        replace(eager(*tiny(200), engine="nsys"), name="clean", step_ns=1_000_000, idle_ns=700_000),
+    ]
+    assert not any(fa201.idle_notes(program(p), Config()) for p in silent)

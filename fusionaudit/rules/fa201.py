@@ -8,7 +8,7 @@ leave the GPU idle in between. A CUDA graph launches the whole step at once.
 How it is measured: where there is a clean pass (no recorder; an import with op ranges is not clean), from the gaps
 between its kernels: what a graph would save is the idle time of the step less 1 us for each launch, with the host
 waits left in. Without a GPU it is predicted: launches times the launch cost against the modelled time of the kernels.
-Steps of fewer than 50 launches never count.
+Steps of fewer than 50 launches never count; where the GPU is idle in one all the same, a note says so.
 
 When it is wrong: if the data loader or Python between steps is the slow part, a graph of the step does not help.
 Shapes that change each step need one graph each.
@@ -23,8 +23,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from fusionaudit.config import Config
-from fusionaudit.figures import launched
-from fusionaudit.findings import Basis, Finding
+from fusionaudit.figures import counted, launched
+from fusionaudit.findings import Basis, Finding, Note
 from fusionaudit.program.model import Pass, Program
 from fusionaudit.rules.judging import compiles_itself, human_time, step_ns
 
@@ -72,6 +72,27 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
             confidence="low" if ranged else "high" if basis == "modelled" else "medium",
             evidence={"launches": len(p.kernels), "idle_ns": idle, "step_ns": step},
         )
+
+
+def idle_notes(program: Program, config: Config) -> tuple[Note, ...]:
+    """Notes on passes that ran undisturbed and left the GPU idle with too few launches to be bound by them."""
+    out = []
+    for p in program.passes:
+        undisturbed = p.name.startswith("clean") or (p.name.startswith("imported") and not p.ops)
+        few = 0 < len(p.kernels) < config.thresholds.many_launches
+        _, idle, step, _ = _measured(p)
+        if not undisturbed or not few or not p.steps or not step or idle is None or idle < _IDLE_SHARE * step:
+            continue
+        text = (
+            f"{p.name}: the GPU has nothing to do for {human_time(idle)} of the {human_time(step)} of a step, with "
+            f"{counted(len(p.kernels), 'launch', 'launches')} in it: too few to be bound by them (FA201 counts from "
+            f"{config.thresholds.many_launches}), so the host is busy with something that is not recorded here"
+        )
+        remedy = (
+            f"seen in {counted(p.steps, 'step')}: run more, since the first ones still warm up; then profile Python"
+        )
+        out.append(Note(kind="idle", text=text, remedy=remedy, pass_name=p.name))
+    return tuple(out)
 
 
 def _reason(away: bool, ranged: bool, synced: bool, whole: bool) -> str | None:
