@@ -1,21 +1,6 @@
 // y = keep(x) / (1 - p) + residual with Philox4x32-10: element e takes word e % 4 of counter e / 4 under the seed, so
 // the mask does not depend on the launch geometry.
-#include "vector_access.cuh"
-
-struct words { unsigned item[4]; };
-
-__device__ inline words philox(unsigned long long counter, unsigned long long seed) {
-  unsigned c0 = unsigned(counter), c1 = unsigned(counter >> 32), c2 = 0, c3 = 0;
-  unsigned k0 = unsigned(seed), k1 = unsigned(seed >> 32);
-#pragma unroll
-  for (int round = 0; round < 10; ++round) {
-    const unsigned h0 = __umulhi(0xD2511F53u, c0), l0 = 0xD2511F53u * c0;
-    const unsigned h1 = __umulhi(0xCD9E8D57u, c2), l1 = 0xCD9E8D57u * c2;
-    c0 = h1 ^ c1 ^ k0; c1 = l1; c2 = h0 ^ c3 ^ k1; c3 = l0;
-    k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;
-  }
-  return words{{c0, c1, c2, c3}};
-}
+#include "philox.cuh"
 
 // V is 4 or 8; the last pack may be cut short.
 template <class T, int V, bool ALIGNED>

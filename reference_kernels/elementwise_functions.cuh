@@ -1,6 +1,7 @@
 // Functions of one element that generated chains call; every one works on the compute type of its operands.
 #pragma once
 #include "block_reduce.cuh"
+#include "philox.cuh"
 
 template <class C> __device__ inline C f_add(C a, C b) { return a + b; }
 template <class C> __device__ inline C f_sub(C a, C b) { return a - b; }

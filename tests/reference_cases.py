@@ -117,5 +117,19 @@ CHAINS: dict[str, Any] = {
     "rms_norm_without_eps": lambda k=1: (
         lambda x, w: torch.ops.aten._fused_rms_norm(x * 2, [48], w, None)[0] + 1, rows(9, 48), rows(48)
     ),
+    "dropout": lambda k=1: (lambda x, y: F.dropout(x * 2, 0.3, training=True) + y, rows(33, 48), rows(33, 48)),
+    "dropout_whose_mask_is_kept": lambda k=1: (
+        lambda x: torch.native_dropout(x.bfloat16() + 1, 0.1, True), rows(20, 64)
+    ),
+    "softmax_and_dropout": lambda k=1: (
+        lambda x, y: F.dropout(F.softmax(x * 0.2, -1), 0.1, training=True) + y, rows(70 * k, 128), rows(70 * k, 128)
+    ),
+    "two_draws": lambda k=1: (
+        lambda x: F.dropout(x + torch.rand_like(x), 0.5, training=True).abs().sum(-1), rows(30, 50)
+    ),
+    "draws_of_rows": lambda k=1: (
+        lambda x: x * torch.empty(17, 1, device=x.device).bernoulli_(0.4) + x.sum(-1, keepdim=True), rows(17, 31)
+    ),
+    "noise_in_place": lambda k=1: (lambda x: x.exp().mul_(torch.rand(1003, device=x.device)), rows(1003)),
     "strided_input": lambda k=1: (lambda x: x[:, ::2] * 2 + 1, rows(6, 40)),
 }  # fmt: skip

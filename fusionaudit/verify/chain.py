@@ -15,6 +15,9 @@ from fusionaudit.trace.schema import Op
 
 Strides = tuple[int, ...]
 
+FIRST_SEED = 20240229
+"""Of the first op of a chain that draws; each further one has the next. Every launch draws the same numbers."""
+
 
 class UnsupportedChainError(AuditError):
     """No kernel can be generated for these ops; the message says which op and why."""
@@ -46,11 +49,15 @@ class NodeRef:
 
 @dataclass(frozen=True, kw_only=True)
 class Port:
-    """A tensor that enters or leaves: its ``strides`` over the space, and the node that it is."""
+    """A tensor that enters or leaves: its ``strides`` over the space, and the node that it is.
+
+    With a ``seed`` it is not in memory: its elements are drawn, each by its offset.
+    """
 
     tensor: Tensor
     strides: Strides
     node: int
+    seed: int | None = None
 
 
 @dataclass(kw_only=True)
@@ -222,6 +229,23 @@ class ChainBuilder:
             self.program.inputs.append(Port(tensor=tensor, strides=candidates[0], node=node.id))
             self._read[key] = node.id
         return NodeRef(self._read[key])
+
+    def draw(self, tensor: Tensor) -> NodeRef:
+        """Uniform numbers in [0, 1), one for each element of a tensor that an op fills at random."""
+        found = [self._normal(s) for way in self.maps(tensor.shape) if (s := way(tensor.strides)) is not None]
+        if not found:
+            raise UnsupportedChainError(f"shape {list(tensor.shape)} does not fit the chain's {list(self.shape)}")
+        kept = len(self.shape) - len(self.reduced)
+        seeds = [port.seed for port in self.program.inputs if port.seed is not None]
+        place = replace(tensor, storage=f"drawn {len(seeds)}", dtype="float32")
+        node = Node(
+            id=len(self.program.nodes), function="input", args=(len(self.program.inputs),), dtype="float32",
+            operand_type="float", row=bool(self.reduced) and not any(found[0][kept:]), level=0,
+        )  # fmt: skip
+        self.program.nodes.append(node)
+        port = Port(tensor=place, strides=found[0], node=node.id, seed=FIRST_SEED + len(seeds))
+        self.program.inputs.append(port)
+        return NodeRef(node.id)
 
     def write(self, tensor: Tensor, value: NodeRef) -> None:
         """The chain makes this tensor; later reads find the value."""

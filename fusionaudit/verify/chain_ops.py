@@ -9,116 +9,24 @@ from typing import Any
 from fusionaudit.tensors import Tensor
 from fusionaudit.trace.schema import Op
 from fusionaudit.verify.chain import ChainBuilder, ChainProgram, NodeRef, UnsupportedChainError, c_type, is_view
+from fusionaudit.verify.op_words import (
+    BINARY,
+    COMPARE,
+    DRAWING,
+    EMPTY,
+    EPSILON,
+    FILLS,
+    LARGEST,
+    REDUCTIONS,
+    UNARY,
+    chance,
+    drawn_tensor,
+    plain,
+    short_name,
+    split_arguments,
+)
 
 Value = NodeRef | float | int | bool
-
-UNARY = frozenset(
-    [
-        "abs",
-        "neg",
-        "square",
-        "sign",
-        "reciprocal",
-        "exp",
-        "exp2",
-        "expm1",
-        "log",
-        "log2",
-        "log10",
-        "log1p",
-        "sqrt",
-        "rsqrt",
-        "sin",
-        "cos",
-        "tan",
-        "atan",
-        "tanh",
-        "erf",
-        "floor",
-        "ceil",
-        "round",
-        "trunc",
-        "relu",
-        "sigmoid",
-        "silu",
-        "hardswish",
-        "hardsigmoid",
-        "isnan",
-        "isinf",
-        "bitwise_not",
-        "log_sigmoid",
-    ]
-)
-BINARY = frozenset(
-    [
-        "mul",
-        "maximum",
-        "minimum",
-        "atan2",
-        "fmod",
-        "remainder",
-        "sigmoid_backward",
-        "tanh_backward",
-        "silu_backward",
-        "bitwise_and",
-        "bitwise_or",
-        "bitwise_xor",
-    ]
-)
-COMPARE = frozenset(["eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or"])
-RENAMED = {
-    "__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_xor", "absolute": "abs", "negative": "neg",
-    "sgn": "sign", "divide": "div", "multiply": "mul", "subtract": "sub", "true_divide": "div", "greater": "gt",
-    "less": "lt", "greater_equal": "ge", "less_equal": "le", "not_equal": "ne", "fix": "trunc",
-}  # fmt: skip
-FILLS = {"zeros_like": 0, "ones_like": 1, "zero": 0, "zeros": 0, "ones": 1, "new_zeros": 0, "new_ones": 1}
-LARGEST = {"float64": 1.7976931348623157e308, "float32": 3.4028234663852886e38, "float16": 65504.0,
-           "bfloat16": 3.3895313892515355e38}  # fmt: skip
-"""``torch.finfo(dtype).max``."""
-EPSILON = {"float64": 2.220446049250313e-16, "float32": 1.1920928955078125e-07}
-"""``torch.finfo(dtype).eps`` of what sums are kept in: what a norm without an eps takes."""
-SHAPE_ONLY = frozenset({*FILLS, "full_like", "empty_like", "new_empty", "new_full"}) - {"zero", "zeros", "ones"}
-"""Ops that read nothing of their input but its shape and dtype."""
-REDUCTIONS = frozenset(
-    [
-        "sum",
-        "mean",
-        "amax",
-        "amin",
-        "max",
-        "min",
-        "prod",
-        "any",
-        "all",
-        "var",
-        "std",
-        "var_mean",
-        "linalg_vector_norm",
-        "_softmax",
-        "_log_softmax",
-        "_softmax_backward_data",
-        "_log_softmax_backward_data",
-        "native_layer_norm",
-        "_fused_rms_norm",
-    ]
-)
-
-
-def short_name(op: Op) -> str:
-    """``add`` for ``aten.add_.Tensor``."""
-    name = op.base_name.removeprefix("aten.")
-    if name.endswith("_") and not name.endswith("__"):
-        name = name[:-1]
-    return RENAMED.get(name, name)
-
-
-def plain(value: Any) -> Any:
-    """A recorded scalar without its tag (``{"float": "inf"}``, ``{"dtype": "float32"}``)."""
-    if isinstance(value, dict):
-        if "float" in value:
-            return float(value["float"])
-        return value.get("dtype", value)
-    return value
 
 
 def reduced_dims(op: Op) -> frozenset[int] | None:
@@ -145,20 +53,13 @@ def reduced_dims(op: Op) -> frozenset[int] | None:
     return frozenset(d % rank for d in ([dims] if isinstance(dims, int) else dims)) if rank else frozenset()
 
 
-def split_arguments(op: Op) -> tuple[list[Any], dict[str, Any]]:
-    """Positional and keyword arguments of a recorded call."""
-    args = list(op.arguments)
-    kwargs = args.pop()["kwargs"] if args and isinstance(args[-1], dict) and "kwargs" in args[-1] else {}
-    return args, kwargs
-
-
 def build_chain(ops: Sequence[Op], leaves: Callable[[str], bool]) -> ChainProgram:
     """The program of recorded ops. ``leaves(storage)`` is true where the storage is needed outside.
 
     Raises UnsupportedChainError: ops that move elements around, draw random numbers, reduce twice over different
     dimensions, or read an intermediate in another order.
     """
-    work = [op for op in ops if not is_view(op)]
+    work = [op for op in ops if not is_view(op) and short_name(op) not in EMPTY]
     if not work:
         raise UnsupportedChainError("no op of the chain launches a kernel")
     tensors = [t for op in work for t in (*op.inputs, *op.outputs)]
@@ -227,10 +128,23 @@ class Translator:
         return "float64" if "float64" in (self.out_dtype, self.op.inputs[0].dtype) else "float32"
 
 
+def _draws(t: Translator) -> tuple[Value | None, ...]:
+    limit, drawn = chance(t.op), t.b.draw(drawn_tensor(t.op))
+    if limit is None:
+        return (t.call("convert", drawn),)
+    if t.name != "native_dropout":
+        return (t.call("lt", drawn, limit, dtype="bool", operand="float"),)
+    keep = t.call("lt", drawn, limit, dtype="bool", operand="float")
+    wide = t.math_dtype()
+    kept = t.call("mul", t.get(0), 1.0 / limit, dtype=wide)
+    return (t.call("where", keep, kept, 0.0, dtype=wide), keep)
+
+
 def translate(builder: ChainBuilder, op: Op) -> None:
     """Add the op's values to the builder, or say why not."""
     t = Translator(builder, op)
-    results = _reduction(t) if t.name in REDUCTIONS else (_pointwise(t),)
+    makes = {**dict.fromkeys(REDUCTIONS, _reduction), **dict.fromkeys(DRAWING, _draws)}
+    results = makes[t.name](t) if t.name in makes else (_pointwise(t),)
     for tensor, value in zip(t.outputs, results, strict=False):
         if value is not None:
             builder.write(tensor, _as(t, value, tensor))

@@ -124,6 +124,9 @@ class Writer:
         """The kernel's parameters."""
         out = []
         for k, port in enumerate(self.p.inputs):
+            if port.seed is not None:
+                out.append(f"draws<{port.seed}u> in{k}")
+                continue
             keep = "" if port.tensor.storage in self.in_place else "__restrict__ "
             out.append(f"const {CPP_NAMES[port.tensor.dtype]}* {keep}in{k}")
         out += [f"{CPP_NAMES[port.tensor.dtype]}* out{k}" for k, port in enumerate(self.p.outputs)]
@@ -136,7 +139,8 @@ class Writer:
 
 def width_of(ports: Sequence[Port], inner: Sequence[int], size: int, any_tail: bool = False) -> int:
     """Elements of one access: 16 bytes of the widest tensor that is walked in steps of one."""
-    walked = [DTYPE_BYTES[p.tensor.dtype] for p, step in zip(ports, inner, strict=True) if step == 1]
+    steps = zip(ports, inner, strict=True)
+    walked = [DTYPE_BYTES[p.tensor.dtype] for p, step in steps if step == 1 and p.seed is None]
     width = 16 // max(walked) if walked else 1
     while width > 1 and not any_tail and size % width:
         width //= 2

@@ -79,3 +79,26 @@ def compare(
             return Check(ok=False, error=by_norm, tolerance=limits[0], text=text)
         worst = max(worst, Check(ok=True, error=by_norm, tolerance=limits[0]), key=lambda c: c.error)
     return worst
+
+
+MOMENTS_ERROR = 0.02
+"""By which mean and root mean square of two draws may differ, as a share of the latter. A choice: dropout of a tenth of
+10,000 numbers of N(0, 1) moves them by 0.01 (one standard deviation)."""
+
+
+def alike(outputs: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> Check:
+    """Could both be draws of the same distribution? Mean and root mean square of every output of 10,000 or more."""
+    worst = 0.0
+    for k, (a, b) in enumerate(zip(outputs, others, strict=True)):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return Check(ok=False, error=math.nan, tolerance=0.0, text=f"output {k} has shape {list(a.shape)}")
+        if a.numel() < 10_000:
+            continue
+        moments = [(float(t.double().mean()), float(t.double().square().mean().sqrt())) for t in (a, b)]
+        scale = max(moments[1][1], 1e-30)
+        error = max(abs(x - y) / scale for x, y in zip(*moments, strict=True))
+        if not error <= MOMENTS_ERROR:
+            text = f"output {k}: mean or root mean square off by {error:.1%}"
+            return Check(ok=False, error=error, tolerance=MOMENTS_ERROR, text=text)
+        worst = max(worst, error)
+    return Check(ok=True, error=worst, tolerance=MOMENTS_ERROR)

@@ -13,7 +13,7 @@ from typing import Any
 from fusionaudit.tensors import Tensor
 from fusionaudit.trace.schema import Op
 from fusionaudit.verify.chain import is_view
-from fusionaudit.verify.chain_ops import plain, short_name, split_arguments
+from fusionaudit.verify.op_words import plain, short_name, split_arguments
 
 HEADS = frozenset({"mm", "addmm", "bmm", "baddbmm", "convolution", "_scaled_mm"})
 

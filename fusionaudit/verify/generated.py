@@ -29,7 +29,8 @@ def prepare(launch: Launch, kernel: GeneratedKernel, buffers: dict[str, torch.Te
     outputs = tuple(view(own, p.tensor) for p in kernel.outputs)
     scratch = [launch.empty((n,), _SCRATCH[kind]) for kind, n in kernel.scratch]
     tickets = [launch.tickets(kernel.tickets)] if kernel.tickets else []
-    args = (*(view(own, p.tensor) for p in kernel.inputs), *outputs, *scratch, *tickets)
+    inputs = [view(own, p.tensor) if p.seed is None else 0 for p in kernel.inputs]  # draws count from 0
+    args = (*inputs, *outputs, *scratch, *tickets)
 
     def run() -> None:
         launch(kernel.source, kernel.name, kernel.grid, kernel.block, args)
@@ -39,4 +40,4 @@ def prepare(launch: Launch, kernel: GeneratedKernel, buffers: dict[str, torch.Te
 
 def external_tensors(kernel: GeneratedKernel) -> list[Tensor]:
     """The tensors that have to exist before the kernel runs."""
-    return [p.tensor for p in kernel.inputs]
+    return [p.tensor for p in kernel.inputs if p.seed is None]

@@ -17,12 +17,14 @@ from fusionaudit.tensors import Tensor
 from fusionaudit.trace.schema import Op
 from fusionaudit.verify.candidates import Versions, make_versions, words
 from fusionaudit.verify.chain import ChainProgram
-from fusionaudit.verify.chain_ops import SHAPE_ONLY, build_chain, short_name
+from fusionaudit.verify.chain_ops import build_chain
 from fusionaudit.verify.chain_source import GeneratedKernel, generate
 from fusionaudit.verify.check import Check, compare
+from fusionaudit.verify.draws import with_given_draws
 from fusionaudit.verify.epilogue import has_matmul
 from fusionaudit.verify.generated import prepare
-from fusionaudit.verify.replay import Replay, build_replay, call, draw_buffers
+from fusionaudit.verify.op_words import SHAPE_ONLY, short_name
+from fusionaudit.verify.replay import Replay, build_replay, call, draw_buffers, draws_anew
 from fusionaudit.verify.timing import CLEAR_GAIN, Timing, first_line, interleaved
 
 
@@ -88,15 +90,18 @@ def draw_case(
 ) -> tuple[Replay, dict[str, torch.Tensor], tuple[torch.Tensor, ...] | None]:
     """The ops to run again, fresh random inputs for them, and their result in fp64.
 
-    The result is ``None`` where an op takes no fp64 and no kernel is to be checked.
+    What the ops draw is among the inputs, with the numbers that a fused kernel draws. The result is ``None`` where an
+    op takes no fp64 and no kernel is to be checked.
     """
-    replay = build_replay(subject.ops, subject.outputs, device)
+    ops, drawn = with_given_draws(subject.ops, device)
+    replay = build_replay(ops, subject.outputs, device)
     buffers: dict[str, torch.Tensor] = {}
     exact: tuple[torch.Tensor, ...] | None = None
     for positive in (False, True):
-        buffers = draw_buffers(replay.inputs, device, positive=positive)
+        rest = [tensor for tensor in replay.inputs if tensor.storage not in drawn]
+        buffers = {**draw_buffers(rest, device, positive=positive), **drawn}
         try:
-            wide = build_replay(subject.ops, subject.outputs, device, wide=torch.float64)
+            wide = build_replay(ops, subject.outputs, device, wide=torch.float64)
             exact = call(wide, buffers, wide=torch.float64)
         except AuditError:
             if subject.kernel is not None:
@@ -167,9 +172,13 @@ def _verify(all_ops: Sequence[Op], op_ids: Sequence[int], launch: Any) -> Verifi
                 verdict="inconclusive", reason=f"wrong result: {check.text}", reference=subject.kernel.form,
                 max_error=error, details=details,
             )  # fmt: skip
+    random = any(map(draws_anew, subject.ops))
+    if random:  # what is timed draws for itself
+        replay = build_replay(subject.ops, subject.outputs, launch.device, random=True)
     versions = make_versions(
-        subject.ops, subject.outputs, replay, buffers, exact, length=max(subject.reduction_length, summed(subject.ops))
-    )
+        subject.ops, subject.outputs, replay, buffers, None if random else exact,
+        length=max(subject.reduction_length, summed(subject.ops)), random=random,
+    )  # fmt: skip
     del exact
     if subject.kernel is not None:
         versions.runs["reference"], _ = prepare(launch, subject.kernel, buffers)

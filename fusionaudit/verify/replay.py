@@ -34,6 +34,11 @@ def find_operator(name: str) -> Any:
     return found
 
 
+def draws_anew(op: Op) -> bool:
+    """True for an op whose result is drawn at random on each call."""
+    return any(word in op.name for word in RANDOM) and "backward" not in op.name
+
+
 @dataclass(frozen=True, kw_only=True)
 class Replay:
     """``module(*inputs)`` runs the ops and returns one tensor per entry of ``outputs``.
@@ -108,7 +113,7 @@ def build_replay(
 
     with graph.inserting_before(first):
         for op in ops:
-            if not random and any(word in op.name for word in RANDOM) and "backward" not in op.name:
+            if not random and draws_anew(op):
                 raise UnsupportedChainError(f"{op.name} draws random numbers: its results cannot be compared")
             arguments = list(op.arguments)
             kwargs: dict[str, Any] = {}
