@@ -86,9 +86,7 @@ def _unruns(text: str) -> tuple[str, ...]:
 
 def _file(name: str) -> str:
     """A file's or function's name without what ends it on a line: blanks, colons and all that is not printed."""
-    return "".join(
-        c if c.isprintable() and c not in " :%" else quote(c, safe="", errors="surrogatepass") for c in name
-    )
+    return "".join(c if c.isprintable() and c not in " :%" else quote(c, safe="", errors="surrogatepass") for c in name)
 
 
 def _unfile(name: str) -> str:
@@ -111,7 +109,8 @@ def _quoted(code: str) -> str:
 
 def group_line(group: Group) -> str:
     """The line of one group."""
-    name = group.label if group.what == "kernel" else f"{group.what}: {group.label}"
+    times = f" x{group.launches}" if group.launches > 1 else ""
+    name = group.label if group.what == "kernel" else f"{group.what}: {group.label}{times}"
     if group.what == "kernel":
         tensors = f"{_runs(group.reads)} -> {_runs(group.writes)}".strip()
         size = "? bytes" if group.bytes is None else f"{group.bytes} bytes"
@@ -162,11 +161,11 @@ def blocking(document: Document) -> None:
 
 def _group(text: str, section: Section) -> Group:
     what, name = "kernel", text.split(" | ", 1)[0]
-    head = re.match(r"(break|sync|skip): (.*)", name)
+    head = re.match(r"(break|sync|skip): (.+?)(?: x([0-9]+))?(?: \|)?$", name)
     rest = text[len(name) + 3 :]
     if head:
-        what, name = head[1], head[2].removesuffix(" |")
-        fields, tail = ["", "0 launches", "0 bytes"], rest
+        what, name = head[1], head[2]
+        fields, tail = ["", f"{(head[3] or '1') if what == 'sync' else 0} launches", "0 bytes"], rest
     else:
         *fields, tail = rest.split(" | ", 3) if rest.count(" | ") >= 3 else [*rest.rstrip(" |").split(" | "), ""]
     if len(fields) != 3:

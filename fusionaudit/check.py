@@ -14,7 +14,7 @@ from fusionaudit.errors import EXIT_ERROR, EXIT_FINDINGS, EXIT_OK, AuditError
 from fusionaudit.explain import UNRELATED, change_line, counted, describe, figures, listed, of_two_programs
 from fusionaudit.figures import counted as number
 from fusionaudit.findings import Finding, Location, Severity
-from fusionaudit.groups import Lock, Ref, bare, lock_of
+from fusionaudit.groups import Group, Lock, Ref, bare, lock_of
 from fusionaudit.limits import Allowed, Limits, expired
 from fusionaudit.matching import line_id, op_kinds
 from fusionaudit.report.document import Document, finding_json
@@ -114,8 +114,9 @@ def outcome(changes: Sequence[Change], limits: Limits) -> Outcome:
     for name in names:
         mine = [c for c in changes if c.pass_name == name]
         events = [c for c in mine if (c.new or c.old)[0].what != "kernel"]
-        if any(len(c.new) > len(c.old) or c.launches[1] > c.launches[0] for c in events):
+        if any(_times(c.new) > _times(c.old) for c in events):
             return "regression"
+        mine = [c for c in mine if c not in events]
         before, after = sum(c.launches[0] for c in mine), sum(c.launches[1] for c in mine)
         if after > before + limits.launches:
             return "regression"
@@ -131,6 +132,10 @@ def outcome(changes: Sequence[Change], limits: Limits) -> Outcome:
     unknown = any(c.bytes[0] is not None and c.bytes[1] is None for c in changes)
     torn = any(c.lost_edges and c.launches[1] > c.launches[0] for c in changes)
     return "changed" if unknown or torn or any(_more_ops(changes, n) for n in names) else "same"
+
+
+def _times(events: Sequence[Group]) -> int:
+    return sum(g.launches or 1 for g in events)
 
 
 def _more_ops(changes: Sequence[Change], pass_name: str) -> bool:

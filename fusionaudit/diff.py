@@ -195,7 +195,7 @@ def key_difference(old: Key, new: Key) -> tuple[str, ...]:
 
 
 def _totals(lock: Lock, name: str) -> Totals:
-    groups = [g for g in lock.groups if g.section.pass_name == name]
+    groups = [g for g in lock.groups if g.section.pass_name == name and g.what == "kernel"]
     return Totals(
         launches=sum(g.launches for g in groups if not g.copy),
         bytes=sum(g.bytes or 0 for g in groups),

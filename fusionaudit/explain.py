@@ -48,6 +48,8 @@ def _event(change: Change) -> str:
         "sync": f"makes the host wait for the device ({group.ops[0]})",
         "skip": "has its CUDA graph skipped",
     }[group.what]
+    if change.kind == "repeated":
+        what += f" {times(change.launches[1])} a step, before {times(change.launches[0])}"
     return f"{verb} {what}" + (f": {group.note}" if group.note else "")
 
 

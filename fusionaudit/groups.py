@@ -81,8 +81,9 @@ class Group:
     """One fusion group of a section. Equal kernels of a section are one group with their ``launches`` counted.
 
     ``what`` is ``kernel``, or ``break`` (graph break), ``sync`` (the host waits), ``skip`` (CUDA graph not used), which
-    launch nothing. ``ops`` are aten names in order; ``reads`` and ``writes`` are ``bf16[8,1024]``. ``bytes`` is the
-    sum over the launches, ``None`` if one is unknown or up to the data. ``note`` is free text (a break's reason).
+    launch nothing (``launches`` is how often a step waits for a ``sync``, 0 for the others). ``ops`` are aten names in
+    order; ``reads`` and ``writes`` are ``bf16[8,1024]``. ``bytes`` is the sum over the launches, ``None`` if one is
+    unknown or up to the data. ``note`` is free text (a break's reason).
     ``copy``: the device's copy or fill, which no report counts as a launch of a kernel; where a kernel does the same,
     that is no change. ``nodes`` are the fx nodes (only from a document): they lead to Inductor's reasons and are not
     compared.
@@ -305,7 +306,7 @@ def _event_groups(p: dict[str, Any], refs: _Refs) -> list[Group]:
                     what=what,
                     ops=(op or base_op(row["name"]),),
                     refs=refs.all([row.get("location")]),
-                    launches=0,
+                    launches=int(what == "sync"),
                     bytes=0,
                     note=" ".join(str(row.get("reason") or "").split())[:160],
                 )

@@ -137,3 +137,26 @@ def test_copies_and_fills_are_no_launches() -> None:
     assert sweep(lambda _: document(compiled_kernels=[*compiled(), copy]), variants).lines[1] == (
         "dtype=bf16: 2 launches and 1 copy or fill, 37.7 MB; the same groups"
     )
+
+
+def syncs(*lines: int) -> dict[str, Any]:
+    text = {**LINES, 20: "a = h.sum().item()", 21: "b = h.sum().item()", 90: "return x.item()"}
+    return document(lines=text, syncs=[{"name": "aten._local_scalar_dense", "location": at(n)} for n in lines])
+
+
+def test_waits_for_the_device_are_counted() -> None:
+    lock = read_lock(format_lock(lock_of(syncs(20, 21))))
+    assert check(syncs(90, 90), lock).verdict == "same"
+    assert check(syncs(20, 21), lock_of(syncs(90, 90))).verdict == "same"
+    assert "sync: aten._local_scalar_dense x2 | block.py:Block.forward" in format_lock(lock_of(syncs(90, 90)))
+    for worse in (syncs(20, 20, 21), syncs(90, 90, 90)):
+        result = check(worse, lock)
+        assert (result.verdict, result.exit_code) == ("regression", 1)
+        assert "makes the host wait for the device (aten._local_scalar_dense) " in result.findings[0].message
+    told = check(syncs(20, 20), lock_of(syncs(20))).findings[0].message
+    assert "(aten._local_scalar_dense) 2 times a step, before once" in told
+    assert check(syncs(20), lock_of(syncs(20, 20))).verdict == "improved"
+    less = syncs()
+    less["passes"][1]["kernels"] = SPLIT
+    assert check(less, lock).verdict == "regression"
+    assert check(syncs(20, 20), lock).lines[2] == "eager: launches 4 -> 4, bytes 46.1 MB -> 46.1 MB per step"
