@@ -115,6 +115,13 @@ def describe_code(code: int) -> str:
     return f"exit code {code}"
 
 
+def umask() -> int:
+    """This process's umask."""
+    current = os.umask(0o077)
+    os.umask(current)
+    return current
+
+
 def real_descriptor(name: str) -> int | None:
     """The process's own stdout or stderr as a descriptor; ``None`` where it is closed."""
     number = {"stdout": 1, "stderr": 2}[name]

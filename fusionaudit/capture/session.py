@@ -18,7 +18,8 @@ from fusionaudit.capture.engines import check_target, choose_engine, device_for
 from fusionaudit.capture.environment import Facts
 from fusionaudit.capture.manifest import CapturedPass, Manifest, write_manifest
 from fusionaudit.capture.nsys import Nsys, cupti_environment, export_report, message, profile_command
-from fusionaudit.capture.process import TERM_WITH_PARENT, Ended, describe_code, real_descriptor, run_child
+from fusionaudit.capture.process import TERM_WITH_PARENT, Ended, describe_code, real_descriptor, run_child, umask
+from fusionaudit.capture.progress import SHAPES_ONLY_HINT, progress_of
 from fusionaudit.capture.spec import TARGETS, PassOutcome, PassSpec
 from fusionaudit.errors import AuditError
 
@@ -280,7 +281,7 @@ def _execute(session: _Session, name: str, pass_folder: Path, out: int | None, e
                 if copy is not None:
                     stack.callback(os.close, copy)
             fds = tuple(copy for copy in copies if copy is not None)
-            spec = replace(spec, stdout=copies[0], stderr=copies[1], umask=_umask())
+            spec = replace(spec, stdout=copies[0], stderr=copies[1], umask=umask())
         path = pass_folder / "spec.json"
         spec.write(path)
         root = str(Path(fusionaudit.__file__).parent.parent)
@@ -292,6 +293,8 @@ def _execute(session: _Session, name: str, pass_folder: Path, out: int | None, e
             if sys.platform == "linux":
                 command = [sys.executable, "-I", "-S", "-c", TERM_WITH_PARENT, *command]
             out = err = tool.fileno()
+        hint = SHAPES_ONLY_HINT if name == "eager" and _computes(session) else ""
+        stack.enter_context(progress_of(name, pass_folder / "ops.jsonl", session.say, hint=hint))
         ended = run_child(
             command,
             environment=_environment(session, name, pass_folder),
@@ -300,10 +303,8 @@ def _execute(session: _Session, name: str, pass_folder: Path, out: int | None, e
     return ended, tool_path.read_text(errors="replace") if under_nsys else ""
 
 
-def _umask() -> int:
-    current = os.umask(0o077)
-    os.umask(current)
-    return current
+def _computes(session: _Session) -> bool:
+    return session.engine == "deviceless" and not session.options.shapes_only
 
 
 def _collect(session: _Session, name: str, pass_folder: Path, ended: Ended, tool_output: str) -> CapturedPass:
@@ -349,14 +350,12 @@ def _verdict(session: _Session, ended: Ended, outcome: PassOutcome | None) -> tu
     if ended.interrupted:
         return 130, "interrupted (Ctrl-C)"
     if ended.timed_out:
-        return 124, f"stopped after {session.options.timeout_s:g} s (--timeout)"
+        hint = f"; {SHAPES_ONLY_HINT}" if _computes(session) else ""
+        return 124, f"stopped after {session.options.timeout_s:g} s (--timeout){hint}"
     if outcome is None:
         code = ended.returncode
         if code == 0:
-            return (
-                0,
-                "the script left its process in a way that was not seen; the end of the recording is missing",
-            )
+            return 0, "the script left its process in a way that was not seen; the end of the recording is missing"
         return code, f"the script ended with {describe_code(code)}"
     if outcome.problem is not None:
         return outcome.exit_code, f"the capture failed: {outcome.problem}"

@@ -49,8 +49,10 @@ def _resources(path: Path | None) -> tuple[dict[str, Any], list[Note]]:
 
 def _failed(p: CapturedPass, engine: str) -> Note:
     why = p.error or f"exit code {p.returncode}"
-    ours = why.startswith("the capture failed")
+    late = "(--timeout)" in why
+    ours = late or why.startswith("the capture failed")
     first = "" if ours else "make the script run under plain python first"
+    first = "give it more time or less work" if late else first
     if engine == "deviceless" and not ours:
         first += "; CPU tensors stand for the GPU's here: what needs a real one (a CUDA extension, a raw pointer) fails"
     return Note(
