@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from builders import MEGA, eager, op, run, t, warnings
 
+from fusionaudit.program.kernel_names import short_label
 from fusionaudit.rules import fa304
 
 SOFTMAX = op("_softmax", [t("x", 4096, 2048)], t("y", 4096, 2048))
@@ -37,3 +38,21 @@ def test_the_eager_form_of_a_step_that_the_script_compiles_is_information():
     p = measured(3_900_000)
     (found,) = run(fa304, p, uses_compile=True)
     assert (found.severity, found.reason) == ("info", "the step is compiled in the script; this is its eager form")
+
+
+def test_a_long_kernel_name_is_cut_at_a_word():
+    """A reduction of ATen, as CUPTI writes it."""
+    name = (
+        "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::func_wrapper_t<float, "
+        "at::native::MaxNanFunctor<float> >, unsigned int, float, 4, 4> >(at::native::ReduceOp<float>)"
+    )
+    p = measured(3_900_000)
+    (found,) = warnings(fa304, replace(p, kernels=tuple(replace(k, name=name) for k in p.kernels)))
+    label = found.message.partition(" (")[0]
+    assert label == short_label(name)
+    assert short_label(name, 40) == "reduce_kernel<ReduceOp<float..."
+    assert short_label("triton_red_fused_add_native_layer_norm_0", 30) == "triton_red_fused_add_native..."
+    assert short_label("x" * 90) == "x" * 77 + "..."
+    assert short_label("triton_poi_fused_0") == "triton_poi_fused_0"
+    for width in range(8, 90):
+        assert len(short_label(name, width)) <= width

@@ -8,6 +8,7 @@ from fusionaudit.device import Device
 from fusionaudit.findings import Note
 from fusionaudit.inductor.model import InductorLog
 from fusionaudit.program.costs import category
+from fusionaudit.program.kernel_names import short_label
 from fusionaudit.program.model import Kernel, Pass, Program
 
 _MOST = 0.5
@@ -48,7 +49,7 @@ def _pass_notes(p: Pass) -> list[Note]:
     names = sorted({k.name for k in dark})
     text = (
         f"{p.name}: {share:.0%} of the step is in kernels that cannot be looked into (bytes and ops not known): "
-        + ", ".join(n[:40] for n in names[:3])
+        + ", ".join(short_label(n, 40) for n in names[:3])
         + (" ..." if len(names) > 3 else "")
     )
     remedy = "custom and hand-written kernels are opaque: judge them with a profiler such as Nsight Compute"

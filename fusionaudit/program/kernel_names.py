@@ -49,6 +49,19 @@ def kernel_label(name: str) -> str:
     return text.strip() or name
 
 
+def short_label(name: str, width: int = 80) -> str:
+    """The label in at most ``width`` characters for a sentence: cut where a word of it ends, with an ellipsis."""
+    text = kernel_label(name)
+    if len(text) <= width:
+        return text
+    # Names of Triton kernels are one word: their parts end at underscores.
+    for end in (r"\w(?=\W)", r"[a-z0-9](?=_)"):
+        ends = [m.end() for m in re.finditer(end, text[: width - 2])]
+        if ends and ends[-1] * 2 > width:
+            return f"{text[: ends[-1]]}..."
+    return f"{text[: width - 3]}..."
+
+
 def _without_parameters(text: str) -> str:
     """Without the parameter list at the end (its parentheses may be nested)."""
     if not text.endswith(")"):

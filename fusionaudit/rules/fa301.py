@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from fusionaudit.config import Config
 from fusionaudit.figures import counted
 from fusionaudit.findings import Finding
+from fusionaudit.program.kernel_names import short_label
 from fusionaudit.program.model import Kernel, Program
 from fusionaudit.rules.judging import human_time, kernel_ns, short, step_ns
 
@@ -61,7 +62,7 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
                 rule=CODE,
                 pass_name=p.name,
                 severity="info" if (share is not None and share < 0.01) or tiny else "warning",
-                message=f"{first.name} keeps {spilled_bytes(first)} bytes a thread in local memory "
+                message=f"{short_label(first.name)} keeps {spilled_bytes(first)} bytes a thread in local memory "
                 f"({first.registers or '?'} registers, {counted(len(group), 'launch', 'launches')} a step"
                 + (f", {human_time(taken)}" if taken else "")
                 + f"): {short(first.op_names)}",

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from fusionaudit.config import Config
 from fusionaudit.device import Device
 from fusionaudit.findings import Finding
+from fusionaudit.program.kernel_names import short_label
 from fusionaudit.program.model import Kernel, Program
 from fusionaudit.rules.judging import short, step_ns
 
@@ -79,7 +80,7 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
                 rule=CODE,
                 pass_name=p.name,
                 severity="warning" if slow else "info",
-                message=f"{kernel.name} keeps {found:.0%} of an SM's threads resident "
+                message=f"{short_label(kernel.name)} keeps {found:.0%} of an SM's threads resident "
                 f"({kernel.registers or '?'} registers, {kernel.shared_memory_bytes or 0} B shared)"
                 + (f" and reaches {share:.0%} of a copy's bandwidth" if share is not None else "")
                 + f": {short(kernel.op_names)}",

@@ -24,6 +24,7 @@ from dataclasses import replace
 from fusionaudit.config import Config
 from fusionaudit.device import Device
 from fusionaudit.findings import Finding
+from fusionaudit.program.kernel_names import short_label
 from fusionaudit.program.model import Kernel, Program
 from fusionaudit.rules.judging import human_time, kernel_ns, short, step_ns, worth
 from fusionaudit.rules.library_ops import roots
@@ -66,8 +67,8 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
                 rule=CODE,
                 pass_name=p.name,
                 severity=judged.severity,
-                message=f"{kernel.name} ({short(kernel.op_names)}) takes {human_time(taken)}; the matmul and "
-                f"its epilogue apart would take about {human_time(apart)}",
+                message=f"{short_label(kernel.name)} ({short(kernel.op_names)}) takes {human_time(taken)}; the matmul "
+                f"and its epilogue apart would take about {human_time(apart)}",
                 ops=kernel.op_names,
                 kernel_ids=(kernel.id,),
                 location=kernel.location,

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 
 from fusionaudit.config import Config
 from fusionaudit.findings import Finding
-from fusionaudit.program.kernel_names import kernel_label
+from fusionaudit.program.kernel_names import short_label
 from fusionaudit.program.model import MEMORY_BOUND, Kernel, Program
 from fusionaudit.rules.fa302 import bandwidth_share
 from fusionaudit.rules.judging import compiles_itself, human_bytes, human_time, short, worth
@@ -59,7 +59,7 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
                 rule=CODE,
                 pass_name=p.name,
                 severity="info" if away else judged.severity,
-                message=f"{kernel_label(first.name)[:80]} ({short(first.op_names)}) takes {human_time(taken)} for "
+                message=f"{short_label(first.name)} ({short(first.op_names)}) takes {human_time(taken)} for "
                 f"{human_bytes(sum(k.global_bytes or 0 for k in group))}: {share:.0%} of what a copy reaches",
                 ops=first.op_names,
                 kernel_ids=tuple(k.id for k in group),
