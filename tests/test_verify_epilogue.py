@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch._inductor.config
 from reference_cases import record, rows
 
 from fusionaudit.verify import candidates
@@ -121,3 +122,9 @@ def test_a_form_that_raises_is_said(without_compile, monkeypatch):
     found = versions(lambda a, b, c: torch.addmm(c, a, b).relu(), A, B, BIAS)
     assert found.missing["compile"] == "RuntimeError: no template for this"
     assert "aten._addmm_activation.default" in found.runs
+
+
+def test_options_of_templates_are_options_of_this_inductor():
+    config = torch._inductor.config
+    assert all(hasattr(config, name) for name in candidates.TEMPLATE_OPTIONS)
+    torch.compile(torch.nn.ReLU(), options=candidates.TEMPLATE_OPTIONS)  # it refuses unknown ones at once

@@ -24,12 +24,13 @@ WORDS = {
 """Fused versions by name; others are library calls and named as such."""
 
 TEMPLATE_OPTIONS = {
-    "max_autotune": True,
+    "max_autotune_gemm": True,
     "max_autotune_gemm_backends": "TRITON",
     "max_autotune_conv_backends": "TRITON",
     "epilogue_fusion": True,
+    "autotune_num_choices_displayed": 0,
 }
-"""Triton templates only: a library's kernel, which might be chosen otherwise, takes no epilogue."""
+"""Triton templates only: a library's kernel, which might be chosen otherwise, takes no epilogue. No table is printed."""
 
 Tensors = Sequence[torch.Tensor]
 
