@@ -30,7 +30,7 @@ TEMPLATE_OPTIONS = {
     "epilogue_fusion": True,
     "autotune_num_choices_displayed": 0,
 }
-"""Triton templates only: a library's kernel, which might be chosen otherwise, takes no epilogue. No table is printed."""
+"""Triton templates only: a library's kernel, which might be chosen otherwise, takes no epilogue."""
 
 Tensors = Sequence[torch.Tensor]
 
