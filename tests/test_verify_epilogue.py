@@ -124,6 +124,7 @@ def test_a_form_that_raises_is_said(without_compile, monkeypatch):
     assert "aten._addmm_activation.default" in found.runs
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it imports Inductor
 def test_options_of_templates_are_options_of_this_inductor():
     config = torch._inductor.config
     assert all(hasattr(config, name) for name in candidates.TEMPLATE_OPTIONS)
