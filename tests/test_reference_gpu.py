@@ -101,7 +101,8 @@ def test_an_epilogue_gets_a_verdict(name, launch):
 
 
 def test_times_of_one_call_agree_with_those_of_many(launch):
-    """A copy of 1 GiB alone and ten of them in one call: the same time each, within 2%."""
+    """A copy of 1 GiB alone and ten of them in one call: the same time each, but for the last writes. Those may stay in
+    the L2 cache when the call ends, once in either."""
     source = torch.randn(1 << 28, device=launch.device)
     target = torch.empty_like(source)
 
@@ -110,7 +111,7 @@ def test_times_of_one_call_agree_with_those_of_many(launch):
             target.copy_(source)
 
     found = interleaved({"one": lambda: target.copy_(source), "ten": ten})
-    assert found["one"].median_ns == pytest.approx(found["ten"].median_ns / 10, rel=0.02)
+    assert found["one"].median_ns == pytest.approx(found["ten"].median_ns / 10, rel=0.01 + launch.l2_bytes / (2 << 30))
     assert not found["one"].waits
 
 
