@@ -37,7 +37,7 @@ def test_markdown_escapes() -> None:
 def test_markdown_fits_a_comment() -> None:
     page = render_markdown(many(20_000, 5_000))
     assert len(page) < 65_536
-    assert "more are in the full report" in page
+    assert "more findings: see the full report" in page
 
 
 def test_perfetto_tracks() -> None:

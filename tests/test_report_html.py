@@ -145,7 +145,7 @@ def test_many_kinds_are_added_up_and_said() -> None:
     document = many(12_000, 12_000)
     data = data_of(Page(render_html(document)))
     at = {name: i for i, name in enumerate(data["fields"])}
-    assert "9,500 launches of 9,500 further kinds are added up by category" in data["cuts"][0]
+    assert "9,500 launches of 9,500 further kinds: added up by category" in data["cuts"][0]
     total = sum(k[at["time"]] for k in data["kinds"] if k[at["pass"]] == 0)
     assert total == document["passes"][0]["per_step"]["gpu_time_ns"]
 
@@ -227,3 +227,12 @@ def test_the_head_with_the_policy_is_written_once() -> None:
     folder = Path(__file__).parent.parent / "fusionaudit" / "report" / "templates"
     assert [p.name for p in folder.glob("*.html") if "Content-Security-Policy" in p.read_text()] == ["parts.html"]
     assert render_html(sum_abs()).startswith("<!DOCTYPE html>")
+
+
+def test_one_of_something_is_singular() -> None:
+    document = sum_abs()
+    for p in document["passes"]:
+        p["per_step"]["kernels_without_bytes"] = p["unmatched_kernels"] = p["steps"] = 1
+    text = " ".join(Page(render_html(document)).texts)
+    assert "bytes of 1 kernel not known" in text
+    assert not re.findall(r"\b1 (?:kernels|launches|calls|steps|steady steps|further \w+s|findings)\b", text)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from fusionaudit.figures import launched
+from fusionaudit.figures import counted, launched
 from fusionaudit.report import wording as w
 from fusionaudit.report.private import public_environment, scrub_document, scrub_text
 from fusionaudit.report.rows import comparison, fold, moved, shown_passes, total
@@ -92,7 +92,7 @@ def _findings(document: Document) -> list[str]:
         )
     out = [f"**Findings ({len(findings)})**", "", *table(["rule", "line", "saves", "what to do"], rows)]
     if len(findings) > _MOST_FINDINGS:
-        out.append(f"\n{len(findings) - _MOST_FINDINGS} more are in the full report.")
+        out.append(f"\n{counted(len(findings) - _MOST_FINDINGS, 'more finding')}: see the full report.")
     return [*out, ""]
 
 
@@ -134,6 +134,6 @@ def _kernels(document: Document) -> list[str]:
         head = ["#", "kernel", "ops", "line", f"time{basis}", "bytes (modelled)"]
         out += table(head, rows[:_MOST_KERNELS], (0, 4, 5))
         if len(rows) > _MOST_KERNELS:
-            out.append(f"\n{len(rows) - _MOST_KERNELS} more rows are in the full report.")
+            out.append(f"\n{counted(len(rows) - _MOST_KERNELS, 'more row')}: see the full report.")
         out += ["", "</details>", ""]
     return out

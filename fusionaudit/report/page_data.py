@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fusionaudit.figures import counted
 from fusionaudit.report import wording as w
 from fusionaudit.report.private import scrub_text
 from fusionaudit.report.rows import columns, kernel_key, timeline, total
@@ -65,14 +66,14 @@ def page_data(document: Document) -> dict[str, Any]:
             count = sum(len(m) for m in rest)
             cuts.append(
                 f"{p['name']}: the table shows the {room:,} kinds of kernel that take longest; "
-                f"{count:,} launches of {len(rest):,} further kinds are added up by category"
+                f"{counted(count, 'launch', 'launches')} of {counted(len(rest), 'further kind')}: added up by category"
             )
             for members in _by_category(rest):
                 for k in members:
                     kind_of[k["id"]] = len(kinds)
                 row = _kind(number, members, texts, found)
                 row[FIELDS.index("name")] = row[FIELDS.index("label")] = texts.number(
-                    f"({len(members):,} further launches: {members[0]['category']})"
+                    f"({counted(len(members), 'further launch', 'further launches')}: {members[0]['category']})"
                 )
                 for field in ("ops", "reads", "writes", "place", "graph", "grid", "block"):
                     row[FIELDS.index(field)] = texts.number("")

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from fusionaudit.config import Config
-from fusionaudit.figures import counted
+from fusionaudit.figures import counted, times
 from fusionaudit.findings import Finding, Severity
 from fusionaudit.program.costs import op_root, sum_known
 from fusionaudit.program.dataflow import Step, dataflow
@@ -201,5 +201,5 @@ def _compiled_casts(program: Program, p: Pass, config: Config) -> Iterator[Findi
         if (len(group) < least and trains) or (not own and len(group) < least) or not saved:
             continue
         where = "parameter" if own else "graph input"
-        what = f"cast the same {where} again, {len(group)} times a step"
+        what = f"cast the same {where} again, {times(len(group))} a step"
         yield _finding(program, p, config, list(saved), saved[0].op_names, what)

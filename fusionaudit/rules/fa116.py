@@ -83,7 +83,8 @@ def _failures(expectation: Expectation, entries: Sequence[Sequence[Kernel]]) -> 
     wanted = {_base(op) for op in expectation.fused}
     if wanted and not any(wanted <= {_base(op) for op in k.op_names} for k in everything):
         holders = sum(bool(wanted & {_base(op) for op in k.op_names}) for k in everything)
-        where = f"they are spread over {holders} kernels" if holders else "none of them ran"
+        where = "none of them ran" if not holders else "one kernel holds a part of them"
+        where = f"they are spread over {holders} kernels" if holders > 1 else where
         out.append(f"{' and '.join(sorted(wanted))} do not share a kernel ({where})")
     if expectation.kernel is not None and not any(expectation.kernel in k.name for k in everything):
         out.append(f"no kernel named {expectation.kernel!r} ran")

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fusionaudit.config import Config
+from fusionaudit.figures import counted
 from fusionaudit.findings import Finding
 from fusionaudit.program.model import Kernel, Program
 from fusionaudit.rules.judging import human_bytes, human_time
@@ -109,7 +110,7 @@ def _compare(before: list[Kernel], after: list[Kernel], region: str | None, conf
         "eager_ns": time_before,
         "compiled_ns": time_after,
     }
-    launches = f"({len(after)} launches against {len(before)})"
+    launches = f"({counted(len(after), 'launch', 'launches')} against {len(before)})"
     return Finding(
         rule=CODE,
         pass_name="compiled",
