@@ -324,7 +324,3 @@ def rules(code: str | None) -> int:
 
 
 add_guard_commands(main, capture_options=capture_options, run_options=run_options, guarded=guarded, render=_render)
-
-
-if __name__ == "__main__":
-    main()

@@ -21,6 +21,7 @@ LAYERS = [
     | {"explain", "limits", "check", "expectations"},
     {"pipeline", "gate", "sweep"},
     {"cli", "cli_guard", "cli_options", "pytest_plugin"},
+    {"__main__"},
 ]
 
 

@@ -425,7 +425,7 @@ def test_a_folder_that_cannot_be_written(folder: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG")
 def test_a_killed_fusionaudit_takes_its_script_along(tmp_path: Path) -> None:
     script = write(tmp_path / "s.py", "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(300)\n")
-    command = [sys.executable, "-m", "fusionaudit.cli", "run", "--engine", "deviceless", "--out", "out", str(script)]
+    command = [sys.executable, "-m", "fusionaudit", "run", "--engine", "deviceless", "--out", "out", str(script)]
     wrapper = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
     try:
         number = wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 def fusionaudit(*arguments: str, cwd: Path, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-    command = [sys.executable, "-W", "ignore", "-m", "fusionaudit.cli", *arguments]
+    command = [sys.executable, "-W", "ignore", "-m", "fusionaudit", *arguments]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=900, check=False)
 
 

@@ -23,7 +23,7 @@ dist.destroy_process_group()
 
 def test_each_rank_has_its_own_audit(tmp_path: Path) -> None:
     (tmp_path / "ranks.py").write_text(SCRIPT)
-    audited = [sys.executable, "-m", "fusionaudit.cli", "run", "--engine", "deviceless", "--no-html", "--out", "cap"]
+    audited = [sys.executable, "-m", "fusionaudit", "run", "--engine", "deviceless", "--no-html", "--out", "cap"]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python"]
     done = subprocess.run(
         [*launcher, *audited, "ranks.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False

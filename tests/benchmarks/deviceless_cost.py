@@ -80,7 +80,7 @@ def main() -> None:
             itself.write_text(code.replace("def sum_abs", "@torch.compile\ndef sum_abs"))
             plain = cost([sys.executable, "-c", COMPILED, str(itself)], folder / "plain")
             audit = cost(
-                [sys.executable, "-m", "fusionaudit.cli", "run", "-q", "--engine", "deviceless", "--no-html",
+                [sys.executable, "-m", "fusionaudit", "run", "-q", "--engine", "deviceless", "--no-html",
                  "--out", str(folder / "capture"), str(script)], folder / "audit",
             )  # fmt: skip
             for what, found in (("torch.compile", plain), ("audit", audit)):

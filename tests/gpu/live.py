@@ -30,7 +30,7 @@ EXAMPLES = ("sum_abs", "scale_bias_relu", "transformer_step")
 def audit(script: Path, engine: str, folder: Path, *options: str) -> dict[str, Any]:
     """The document of one run, or what went wrong."""
     command = [
-        sys.executable, "-m", "fusionaudit.cli", "run", "--engine", engine, "--no-html", "--no-verify", "--format",
+        sys.executable, "-m", "fusionaudit", "run", "--engine", engine, "--no-html", "--no-verify", "--format",
         "json", "--quiet", "--timeout", "120", "--out", str(folder / f"{script.stem}_{engine}"), *options, str(script),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=400)

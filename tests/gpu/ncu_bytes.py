@@ -56,7 +56,7 @@ def ncu(scripts: list[Path], mode: str) -> dict[str, list[dict[str, Any]]]:
 def audit(script: Path, folder: Path) -> dict[str, list[dict[str, Any]]]:
     """Kernels of the steady step with the model's bytes, by mode."""
     command = [
-        sys.executable, "-m", "fusionaudit.cli", "run", "--engine", "kineto", "--passes", "eager,compiled",
+        sys.executable, "-m", "fusionaudit", "run", "--engine", "kineto", "--passes", "eager,compiled",
         "--no-html", "--no-verify", "--format", "json", "--quiet", "--out", str(folder / script.stem), str(script),
         "cuda", "compile",
     ]  # fmt: skip
