@@ -159,12 +159,13 @@ def _severity(result: Outcome) -> Severity:
 
 
 def _weight(change: Change, refs: Sequence[Ref]) -> tuple[object, ...]:
-    """The most telling change first: at the line that is named, events, then what costs most."""
+    """The most telling change first: at the named line, events, kernels that fell apart, then what costs most."""
     before, after = change.bytes
     return (
         not refs or refs[0] not in change.refs,
         (change.new or change.old)[0].what == "kernel",
         change.kind != "dynamic",
+        not change.lost_edges,
         -(change.launches[1] - change.launches[0]),
         -((after or 0) - (before or 0)),
     )
@@ -297,6 +298,8 @@ def check(
         told += [f"    {text}" for text in finding.evidence["changes"][1:_MOST_TOLD]]
         if len(finding.evidence["changes"]) > _MOST_TOLD:
             told.append(f"    and {len(finding.evidence['changes']) - _MOST_TOLD} more (--format json has them all)")
+    if {"regression", "changed"} & set(results):
+        told.append("accept with `fusionaudit check --update`")
     for broken in (f for f in document.get("findings") or [] if f["rule"] == "FA116" and f["severity"] == "error"):
         results.append("regression")
         told.append(f"regression: {_declared_at(broken['location'])}{broken['message']} (FA116)")
@@ -307,8 +310,8 @@ def check(
         *figures(changes, lock, new),
         counted(changes),
     ]
-    if code == EXIT_FINDINGS:
-        told.append("accept with `fusionaudit check --update`")
+    if verdict == "not locked in":
+        told.append("write it down with `fusionaudit check --update`")
     return CheckResult(verdict=verdict, exit_code=code, findings=tuple(findings), lines=(*head, *told), changes=changes)
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from guard_documents import LINES, at, compiled, document, eager, graph, kernel, tensor
+from guard_documents import LINES, MEGABYTE, at, compiled, document, eager, graph, kernel, tensor
 from test_diff import LOCK, SPLIT, checked
 
 from fusionaudit.baseline import format_lock, lock_of, read_lock
@@ -137,6 +137,12 @@ def test_copies_and_fills_are_no_launches() -> None:
     assert sweep(lambda _: document(compiled_kernels=[*compiled(), copy]), variants).lines[1] == (
         "dtype=bf16: 2 launches and 1 copy or fill, 37.7 MB; the same groups"
     )
+
+
+def test_a_kernel_that_fell_apart_is_told_before_the_eager_launch_that_goes_with_it() -> None:
+    more = kernel(["aten.cumsum"], ["x"], ["y"], 10, bytes_each=100 * MEGABYTE)
+    message = checked(document([more, *eager()], SPLIT)).findings[0].message
+    assert "aten.mul + aten.add + aten.gelu was one kernel and is now 2" in message
 
 
 def syncs(*lines: int) -> dict[str, Any]:
