@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 import torch
 from host_emulation import HostLaunch
 from reference_cases import CHAINS, record
 
+from fusionaudit.inductor.read import parse_log
 from fusionaudit.reference_kernels import norm, softmax, transpose_cast
 from fusionaudit.reference_kernels.registry import REFERENCES
-from fusionaudit.verify.bench import check_reference
+from fusionaudit.verify.bench import check_reference, generated_bytes
 from fusionaudit.verify.chain_source import decompose, generate, offset_of, position_type
 from fusionaudit.verify.reference import check_kernel, make_subject
 
@@ -149,3 +152,11 @@ def test_positions_above_two_to_the_31(sizes, tmp_path):
     source.write_text("using index_t = long long; int main() {" + "\n".join(checks) + " return 0; }")
     subprocess.run(["g++", "-o", str(tmp_path / "a"), str(source)], check=True)
     assert subprocess.run([str(tmp_path / "a")]).returncode == 0
+
+
+def test_bytes_of_what_torch_compile_made():
+    text = gzip.decompress((Path(__file__).parent / "data" / "inductor" / "sum_abs.log.gz").read_bytes()).decode()
+    (graph,) = parse_log(text).graphs
+    # x once, 2048 partial sums out and in, one number.
+    assert generated_bytes([graph.source]) == 4 * (1 << 28) + 2 * 4 * 2048 + 4
+    assert generated_bytes([]) is None

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._inductor.utils import run_and_get_code
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusionaudit.errors import AuditError
+from fusionaudit.inductor.output_code import parse_output_code
 from fusionaudit.reference_kernels.reference import Reference, Tensors
 from fusionaudit.reference_kernels.registry import REFERENCES
 from fusionaudit.tensors import Tensor
@@ -139,18 +141,30 @@ def same_bits(run: Run, repeats: int = 5) -> bool:
     return all(all(torch.equal(a, b) for a, b in zip(first, bits(), strict=True)) for _ in range(repeats))
 
 
-def versions_of(reference: Reference, launch: Any, inputs: Tensors) -> tuple[dict[str, Run], dict[str, str], list[Any]]:
-    """The runnable versions of a pattern, why others are missing, and what has to stay alive for them."""
+def generated_bytes(sources: Sequence[str]) -> int | None:
+    """What the kernels of these output codes move, by the byte model; ``None`` where one is not known (also where
+    Inductor gave no code)."""
+    calls = [c for text in sources for c in parse_output_code(text).calls if c.kind != "cpu"]
+    moved = [None if c.read_bytes is None or c.write_bytes is None else c.read_bytes + c.write_bytes for c in calls]
+    return sum(filter(None, moved)) if moved and None not in moved else None
+
+
+def versions_of(
+    reference: Reference, launch: Any, inputs: Tensors
+) -> tuple[dict[str, Run], int | None, dict[str, str], list[Any]]:
+    """The runnable versions of a pattern, bytes of torch.compile's, why others are missing, what has to stay alive."""
     missing: dict[str, str] = {}
+    compiled_bytes = None
     kept: list[Any] = []
     out: dict[str, Run] = {"naive": lambda: reference.eager(*inputs)}
     out["reference"] = lambda: reference.fused(launch, *inputs)
     for name, variant in reference.variants.items():
         out["persistent" if name == "persistent" else f"reference:{name}"] = _bound(variant, launch, inputs)
-    torch._dynamo.reset()
     compiled: Any = torch.compile(reference.eager, dynamic=False)
     try:
-        compiled(*inputs)
+        with torch._inductor.config.patch(force_disable_caches=True):  # a graph from the cache shows no code
+            _, sources = run_and_get_code(compiled, *inputs)
+        compiled_bytes = generated_bytes(sources)
         out["compile"] = lambda: compiled(*inputs)
     except Exception as error:  # whatever dynamo and Inductor raise, the table goes on
         missing["compile"] = f"{type(error).__name__}: {first_line(error)}"
@@ -168,7 +182,7 @@ def versions_of(reference: Reference, launch: Any, inputs: Tensors) -> tuple[dic
         kept.append(keep)
     except RuntimeError as error:
         missing["cuda_graph"] = first_line(error)
-    return out, missing, kept
+    return out, compiled_bytes, missing, kept
 
 
 def _bound(variant: Callable[..., Tensors], launch: Any, inputs: Tensors) -> Run:
@@ -204,7 +218,7 @@ def _bench_one(
     working = ideal
     del outputs
     moved_naive = naive_bytes(reference, inputs)
-    versions, missing, kept = versions_of(reference, launch, inputs)
+    versions, compiled_bytes, missing, kept = versions_of(reference, launch, inputs)
     if "cuda_compute" in versions:
         form = PATTERNS[reference.name]
         checks["cuda_compute"] = check_reference(reference, launch, inputs, lambda _, *tensors: form(*tensors)())
@@ -215,8 +229,8 @@ def _bench_one(
     for version, run in versions.items():
         kernels = count_kernels(run)
         moved: int | None = moved_naive if version in ("naive", "cuda_graph") else ideal
-        if version == "compile" and kernels != count_kernels(versions["reference"]):
-            moved = None
+        if version == "compile":
+            moved = compiled_bytes
         row = {**head, "version": version, "kernels": kernels, "intermediate_bytes": intermediate_bytes(run)}
         check = checks.get(version)
         row |= _timed(cold[version], warm.get(version), cold["naive"], moved, ideal, bandwidth)
