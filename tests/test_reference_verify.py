@@ -24,7 +24,7 @@ from fusionaudit.verify.bench_table import render_bench
 from fusionaudit.verify.candidates import Versions
 from fusionaudit.verify.chain import refit, right_align
 from fusionaudit.verify.check import compare, tolerance_of
-from fusionaudit.verify.reference import judge, make_subject, settled
+from fusionaudit.verify.reference import Subject, draw_case, judge, make_subject, settled
 from fusionaudit.verify.replay import build_replay, draw_buffers, on_device
 from fusionaudit.verify.timing import Timing, summary
 
@@ -181,6 +181,15 @@ def test_ops_of_cpu_tensors_are_no_part_of_a_step_on_the_device():
         draw_buffers(
             [Tensor(shape=(3,), strides=(1,), dtype="float32", storage="c", device="cpu")], torch.device("meta")
         )
+
+
+def test_ops_that_cannot_run_in_fp64_have_no_exact_result():
+    """Without a kernel to check this is no reason to stop: the forms are compared with eager's own result."""
+    x, y = Tensor.contiguous((8,), "bfloat16", "x"), Tensor.contiguous((8,), "float32", "y")
+    op = Op(id=0, name="aten._softmax.default", inputs=(x,), outputs=(y,), arguments=({"tensor": 0}, "last", False))
+    _, buffers, exact = draw_case(Subject(ops=[op], outputs=[y]), torch.device("cpu"))
+    assert buffers.keys() == {"x"}
+    assert exact is None
 
 
 def test_executions_of_a_finding_are_taken_apart():
