@@ -79,5 +79,17 @@ def test_a_kernel_without_a_line_has_that_of_its_kind_or_of_the_matmul():
     assert found.location == line(7)
 
 
+def test_a_graph_without_lines_has_that_of_the_eager_ops():
+    """nn.Sequential: every line of the graph is torch's own."""
+    g = layers(1)
+    nowhere = replace(g, kernels=(), calls=tuple(replace(c, location=None) for c in g.calls))
+    once = eager(op("mm", [A, W], C, at=28), op("relu", [t("e", 64)], t("f", 64), at=28))
+    (found,) = [f for f in run(fa104, once, compiled(nowhere)) if f.pass_name == "compiled"]
+    assert found.location == line(28)
+    twice = eager(op("relu", [t("e", 64)], t("f", 64), at=28), op("relu", [t("f", 64)], t("h", 64), at=29))
+    (found,) = [f for f in run(fa104, twice, compiled(nowhere)) if f.pass_name == "compiled"]
+    assert found.location is None
+
+
 def test_silent_on_addmm_alone_and_on_unrelated_work():
     assert not run(fa104, eager(op("addmm", [t("b", 8192), A, W], C), op("exp", [t("x", 64)], t("y", 64))))

@@ -31,7 +31,7 @@ from fusionaudit.program.model import Kernel, Pass, Program
 from fusionaudit.rules.chain_findings import chain_findings, chains_of, eager_like
 from fusionaudit.rules.fa105 import is_copying
 from fusionaudit.rules.graph_groups import call_flow, generated_lines
-from fusionaudit.rules.judging import human_bytes, short, short_place, worth
+from fusionaudit.rules.judging import eager_line, human_bytes, short, short_place, worth
 from fusionaudit.rules.library_ops import roots
 from fusionaudit.tensors import Tensor
 from fusionaudit.trace.schema import Op
@@ -123,6 +123,7 @@ def _compiled(program: Program, p: Pass, config: Config) -> Iterator[Finding]:
             groups[(found.kernel.phase, found.head.op_names, found.kernel.op_names, where)].append(found)
     for group in groups.values():
         first = group[0]
+        place = first.location or eager_line(program, first.kernel.op_names)
         avoidable = sum_known(e.avoidable_bytes for e in group)
         saving = None if program.device is None else program.device.transfer_ns(avoidable)
         judged = worth(program, p, config, saving_ns=saving, avoidable_bytes=avoidable)
@@ -137,7 +138,7 @@ def _compiled(program: Program, p: Pass, config: Config) -> Iterator[Finding]:
             f"{head} wrote: {human_bytes(avoidable)} a step go through memory in between",
             ops=first.kernel.op_names,
             kernel_ids=tuple(dict.fromkeys(k.id for e in group for k in (e.head, e.kernel))),
-            location=first.location,
+            location=place,
             avoidable_bytes=avoidable,
             saving_ns=saving,
             basis=judged.basis,

@@ -204,6 +204,17 @@ def human_time(ns: int | None) -> str:
     return "" if ns is None else scaled_ns(ns)
 
 
+def eager_line(program: Program, op_names: Iterable[str]) -> Location | None:
+    """The one line on which the eager pass has all its ops of these names; ``None`` if there are several or none.
+
+    For compiled kernels whose graph names no line of the user's (a module of torch, such as ``nn.Sequential``).
+    """
+    eager = program.get("eager")
+    wanted = {".".join(name.split(".")[:2]) for name in op_names}
+    found = {op.location for op in (eager.ops if eager is not None else ()) if op.base_name in wanted}
+    return found.pop() if len(found) == 1 else None
+
+
 def short_place(location: Location) -> str:
     """``model.py:12``."""
     return f"{location.file.rsplit('/', 1)[-1]}:{location.line}"
