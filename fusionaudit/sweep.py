@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 """Of the JSON of a sweep."""
+_GIVE = "before the script, give --dtype fp32,bf16, --dynamic on,off or --option KEY=VALUE"
 _SWITCH = {"on": True, "off": False, "true": True, "false": False}
 _DTYPE = re.compile(r"\b(?:f16|bf16|f32|f64)(?=\[)")
 
@@ -137,7 +138,7 @@ def parse_variants(
     if len(variants) == 1 and variants[0] != Variant():
         variants.insert(0, Variant())  # one variant is compared with the script as it is
     if len(variants) < 2:
-        raise AuditError("sweep: nothing to vary", remedy="give --dtype fp32,bf16, --dynamic on,off or --option k=v")
+        raise AuditError("sweep: nothing to vary", remedy=_GIVE)
     return tuple(variants)
 
 

@@ -255,6 +255,8 @@ def test_sweep_refuses_nothing_to_vary(place: Path) -> None:
     result = CliRunner().invoke(main, ["sweep", "train.py"])
     assert result.exit_code == 2
     assert "nothing to vary" in result.output
+    after = CliRunner().invoke(main, ["sweep", "train.py", "--dtype", "fp32,bf16"])
+    assert "before the script, give --dtype" in after.output
 
 
 @pytest.mark.parametrize("name", ["github-workflow.yml", ".pre-commit-hooks.yaml"])
