@@ -20,10 +20,12 @@ from typing import Any
 import pytest
 
 from fusionaudit.capture import session
+from fusionaudit.capture.child import BOOTSTRAP
 from fusionaudit.capture.engines import Choice
 from fusionaudit.capture.environment import Facts
 from fusionaudit.capture.manifest import Manifest, read_manifest
 from fusionaudit.capture.session import RunOptions, make_folder, run_capture
+from fusionaudit.capture.spec import PassSpec
 from fusionaudit.errors import AuditError
 
 
@@ -450,3 +452,30 @@ def wait_for(what: Callable[[], Any]) -> Any:
             return found
         time.sleep(0.05)
     raise AssertionError("waited 90 s")
+
+
+def test_a_machine_without_numpy_is_not_told_so(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        textwrap.dedent(
+            """
+            from importlib.machinery import PathFinder
+
+            def find_spec(name, *args, found=PathFinder.find_spec):
+                return None if name.split(".")[0] == "numpy" else found(name, *args)
+
+            PathFinder.find_spec = find_spec
+            """
+        )
+    )
+    folder = tmp_path / "eager"
+    folder.mkdir()
+    script = write(tmp_path / "s.py", "import torch\nprint(torch.ones(2) + 1)\ntorch.ones(2).numpy()\n")
+    spec = PassSpec(name="eager", engine="nsys", folder=str(folder), script=str(script), module=None)
+    spec.write(folder / "spec.json")
+    done = subprocess.run(
+        [sys.executable, "-c", BOOTSTRAP, str(folder / "spec.json"), str(Path(__file__).parent.parent)],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout == "tensor([2., 2.])\n"
+    assert "Failed to initialize NumPy" not in done.stderr, "torch's own word where it is imported"
+    assert "RuntimeError: Numpy is not available" in done.stderr, "where it is needed it is said"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import signal
 import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -227,8 +229,19 @@ def _leave_children_alone() -> None:
         os.environ.pop("LD_PRELOAD", None)
 
 
+def _no_word_of_numpy() -> None:
+    """torch warns while it is imported where NumPy is not installed; nothing that was asked for needs it."""
+    try:
+        missing = importlib.util.find_spec("numpy") is None
+    except (ImportError, ValueError):
+        missing = True
+    if missing:
+        warnings.filterwarnings("ignore", message="Failed to initialize NumPy", category=UserWarning)
+
+
 def run_pass(spec: PassSpec) -> PassOutcome:
     """Set up, run the script, finish; the outcome is also written for the parent."""
+    _no_word_of_numpy()
     from fusionaudit.capture.launch import Outcome, run_program
 
     folder = Path(spec.folder)
