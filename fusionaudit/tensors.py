@@ -73,6 +73,19 @@ class Tensor:
         return (self.storage, self.offset, tuple(touched), self.dtype)
 
     @property
+    def order(self) -> tuple[object, ...]:
+        """Names which element comes where: views that only split or join dimensions have the same order."""
+        dims: list[tuple[int, int]] = []
+        for size, stride in zip(self.shape, self.strides, strict=True):
+            if size == 1:
+                continue
+            if dims and dims[-1][1] == stride * size:
+                dims[-1] = (dims[-1][0] * size, stride)
+            else:
+                dims.append((size, stride))
+        return (self.offset, tuple(dims))
+
+    @property
     def is_contiguous(self) -> bool:
         """Row-major without gaps (dimensions of size 1 do not count)."""
         expected = 1
@@ -119,6 +132,38 @@ class Tensor:
             strides.append(step)
             step *= max(size, 1)
         return cls(shape=sizes, strides=tuple(reversed(strides)), dtype=dtype, storage=storage, device=device)
+
+
+_MOST_CANDIDATES = 4
+"""Steps of one stride that are tried before two views are taken to overlap; nested layouts need two."""
+
+
+def overlap(a: Tensor, b: Tensor) -> bool:
+    """Two views of one storage may share an element. Exact for slices and transposes; in doubt they do."""
+    if 0 in a.shape or 0 in b.shape:
+        return False
+    if a.itemsize != b.itemsize:
+        return True  # offsets count elements of different sizes
+    # How far the index along each stride can differ, from the view a to the view b.
+    reach: dict[int, list[int]] = {}
+    for tensor, side in ((a, 1), (b, 0)):
+        for size, stride in zip(tensor.shape, tensor.strides, strict=True):
+            if size > 1 and stride:
+                reach.setdefault(abs(stride), [0, 0])[side] += size - 1
+    return _reachable(b.offset - a.offset, sorted(reach.items(), reverse=True))
+
+
+def _reachable(distance: int, reach: list[tuple[int, list[int]]]) -> bool:
+    """``distance`` is a sum of strides, each at most as often as its (down, up) limits say."""
+    if not reach:
+        return distance == 0
+    (stride, (down, up)), rest = reach[0], reach[1:]
+    below = sum(s * limits[0] for s, limits in rest)
+    above = sum(s * limits[1] for s, limits in rest)
+    first, last = max(-down, -((above - distance) // stride)), min(up, (distance + below) // stride)
+    if last - first >= _MOST_CANDIDATES:
+        return True
+    return any(_reachable(distance - n * stride, rest) for n in range(first, last + 1))
 
 
 def total_bytes(tensors: Iterable[Tensor]) -> int | None:

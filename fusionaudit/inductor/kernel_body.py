@@ -56,13 +56,17 @@ Known = Value | Condition | Pointer
 
 @dataclass(frozen=True)
 class RawAccess:
-    """One load, store or atomic statement. ``region`` ``None``: cannot be told. ``loop`` numbers the outermost loop."""
+    """One load, store or atomic statement. ``region`` ``None``: cannot be told. ``loop`` numbers the outermost loop.
+
+    ``index`` is where it goes, as a function of the kernel's own indices.
+    """
 
     arg: str
     kind: Literal["load", "store", "atomic", "unknown"]
     region: Region | None
     loop: int | None
     indirect: bool = False
+    index: Value | None = None
 
 
 class _Walk:
@@ -327,7 +331,10 @@ class _Walk:
         checked: Literal["load", "store", "atomic"] = (
             "load" if kind == "load" else "store" if kind == "store" else "atomic"
         )
-        self.accesses.append(RawAccess(target.arg, checked, region, self.loop, indirect=target.index.loaded))
+        index = None if target.block is not None else target.index
+        self.accesses.append(
+            RawAccess(target.arg, checked, region, self.loop, indirect=target.index.loaded, index=index)
+        )
 
     def _bounds(self, mask: Known) -> dict[Atom, tuple[int, int]]:
         """Bounds on single atoms that follow from a mask; what cannot be turned into such bounds is left out."""

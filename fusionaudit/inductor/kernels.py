@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from fusionaudit.inductor.expressions import dotted, literal
-from fusionaudit.inductor.index_space import Region, union
+from fusionaudit.inductor.index_space import Region, Value, union
 from fusionaudit.inductor.kernel_body import RawAccess, walk
 from fusionaudit.inductor.model import Access
 
@@ -186,6 +186,34 @@ def traffic(name: str, source: str, scalars: Mapping[str, int]) -> tuple[Traffic
             )
         )
     return tuple(out)
+
+
+Shift = int | None
+"""How far behind where it was an element ends up; ``None``: somewhere else, or cannot be told."""
+
+
+def shifts(name: str, source: str) -> dict[tuple[int, int], frozenset[Shift]]:
+    """{(n, m): how the n-th pointer that a kernel reads is moved into the m-th that it writes}, in parameter order."""
+    code = parse_kernel(name, source)
+    raw, _ = _walk(name, source, ())
+    if code is None or raw is None:
+        return {}
+    own = {arg: [a for a in raw if a.arg == arg] for arg in code.params if arg in code.pointers}
+    loads = [(a.index for a in found if a.kind == "load") for found in own.values()]
+    read = [places for places in map(list, loads) if places]
+    stores = [(a.index for a in found if a.kind == "store") for found in own.values()]
+    written = [places for places in map(list, stores) if places]
+    return {
+        (n, m): frozenset(_shift(a, b) for a in sources for b in targets)
+        for n, sources in enumerate(read)
+        for m, targets in enumerate(written)
+    }
+
+
+def _shift(source: Value | None, target: Value | None) -> Shift:
+    if source is None or target is None or source.opaque or target.opaque or set(source.terms) != set(target.terms):
+        return None
+    return target.const - source.const
 
 
 def accesses(name: str, source: str) -> tuple[Access, ...]:

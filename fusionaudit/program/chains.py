@@ -2,10 +2,10 @@
 
 A group grows along tensors that really flow: producer and consumer of the same value, over the same elements (views
 in between are fine), in one phase, stream and epoch (no host read and no compiled graph between them). It stays one
-kernel's work: at most one size of reduction; no way out of the group and back in; a value that something else reads
-later stays an output. Elementwise ops, fills, random ops, casts, copies and the parts of a ``cat`` join; a library
-softmax or norm counts as a reduction; a matmul or convolution can only be the head (an epilogue), and of a group
-without a reduction.
+kernel's work: at most one size of reduction; no way out of the group and back in; no race on memory that it overwrites
+(:mod:`fusionaudit.program.hazards`); a value that something else reads later stays an output. Elementwise ops, fills,
+random ops, casts, copies and the parts of a ``cat`` join; a library softmax or norm counts as a reduction; a matmul or
+convolution can only be the head (an epilogue), and of a group without a reduction.
 
 When it is wrong: a value that the script keeps without reading it again within the step (returned, put in a list) looks
 like an intermediate, so its write counts as avoidable though it is not.
@@ -20,6 +20,7 @@ from typing import Literal
 from fusionaudit.findings import Location
 from fusionaudit.program.costs import op_bytes, op_root, sum_known
 from fusionaudit.program.dataflow import Flow, Step, Version, ancestors, dataflow, regions_bytes
+from fusionaudit.program.hazards import hazard
 from fusionaudit.program.model import Pass
 from fusionaudit.program.op_kinds import OpKind
 from fusionaudit.tensors import Tensor
@@ -229,6 +230,8 @@ def _grow(flow: Flow, upstream: list[int], without: Set[int]) -> list[_Group]:
                 continue
             merged = _merged(mine, theirs)
             if merged is None or not _convex(merged.mask, merged.members, upstream):
+                continue
+            if hazard(flow, merged.members):
                 continue
             root = home[maker]
             groups.pop(home[step.index])

@@ -58,6 +58,11 @@ COPY = _names(
     "t_copy transpose_copy unsqueeze_copy squeeze_copy as_strided_copy repeat tile repeat_interleave "
     "constant_pad_nd pixel_shuffle pixel_unshuffle channel_shuffle"
 )
+MOVING = _names(
+    "flip roll repeat tile repeat_interleave pixel_shuffle pixel_unshuffle channel_shuffle permute_copy transpose_copy "
+    "t_copy slice_copy select_copy as_strided_copy rot90"
+)
+"""Elements come out in other places than they went in."""
 JOIN = _names("cat stack hstack vstack dstack concat concatenate constant_pad_nd pad block_diag")
 FILL = _names(
     "fill zero zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full arange linspace logspace "

@@ -26,18 +26,18 @@ from dataclasses import replace
 from fusionaudit.config import Config
 from fusionaudit.figures import counted
 from fusionaudit.findings import Finding
-from fusionaudit.inductor.model import CompiledGraph
 from fusionaudit.program.chains import Chain
 from fusionaudit.program.costs import op_bytes, sum_known
 from fusionaudit.program.dataflow import Flow, Step, dataflow
+from fusionaudit.program.hazards import protects
 from fusionaudit.program.model import Kernel, Pass, Program
 from fusionaudit.program.op_kinds import CAST, COPY
 from fusionaudit.rules.chain_findings import chain_findings, chains_of, eager_like
+from fusionaudit.rules.copy_backs import copy_backs
 from fusionaudit.rules.graph_groups import call_flow
 from fusionaudit.rules.judging import between_ns, compiled_away, human_bytes, human_time, kernel_ns, short, worth
 from fusionaudit.rules.library_ops import roots
 from fusionaudit.rules.repeats import claimed_ops
-from fusionaudit.tensors import Tensor
 
 CODE = "FA105"
 TITLE = "copies and casts between kernels that a fused kernel would not make"
@@ -90,7 +90,7 @@ def _loose_copies(program: Program, p: Pass, config: Config) -> Iterator[Finding
         where = step.op.location and (step.op.location.file, step.op.location.line)
         if step.kind == "cast":
             repeated[(value, source.offset, source.shape, target.dtype, where)].append(step)
-        if step.op.id not in taken and _is_between(flow, step):
+        if step.op.id not in taken and _is_between(flow, step) and not protects(flow, step):
             between[(step.op.name, where, source.dtype, target.dtype)].append(step)
     used: set[int] = set()
     for group in repeated.values():
@@ -169,12 +169,14 @@ def _not_inductors(p: Pass) -> set[tuple[str, int]]:
     """(graph, call) of copies that something else speaks for.
 
     A copy of a graph's inputs is what the program asks for (or a cast of a parameter, FA108); a copy beside a call
-    that Inductor cannot open is there because of that (FA114); a cast of a matmul's result is its epilogue (FA104).
+    that Inductor cannot open is there because of that (FA114); a cast of a matmul's result is its epilogue (FA104); a
+    copy back over an input is needed, or has a finding of its own.
     """
     out: set[tuple[str, int]] = set()
     for graph in p.log.graphs:
         flow = call_flow(graph)
         given = {t.storage for t in graph.inputs}
+        back = {c.position for c in copy_backs(graph) if c.needed or c.whole}
         for position, call in enumerate(graph.calls):
             makers = [flow.maker.get(v) for v, _ in flow.uses[position]]
             inputs_only = all(m is None for m in makers) and {t.storage for t in call.reads} <= given
@@ -182,7 +184,7 @@ def _not_inductors(p: Pass) -> set[tuple[str, int]]:
             opaque = [c for c in beside if c.kind in ("extern", "custom", "user_triton") and c.category not in _LIBRARY]
             cast = bool(call.reads and call.writes) and call.reads[0].dtype != call.writes[0].dtype
             epilogue = cast and any(c.category in ("matmul", "convolution") for c in beside)
-            if inputs_only or opaque or epilogue:
+            if inputs_only or opaque or epilogue or position in back:
                 out.add((graph.id, call.index))
     return out
 
@@ -230,41 +232,20 @@ def _compiled_copies(program: Program, p: Pass, config: Config) -> Iterator[Find
         )
 
 
-def copied_back(graph: CompiledGraph) -> Iterator[tuple[int, Tensor]]:
-    """(position, temporary) where a graph makes a new whole of one of its inputs and copies it back over the input."""
-    flow = call_flow(graph)
-    given = {t.storage: t for t in graph.inputs if t.storage is not None}
-    for position, call in enumerate(graph.calls):
-        if "copy" not in roots(call.aten):
-            continue
-        for target in call.writes:
-            whole = given.get(target.storage or "")
-            if whole is None:
-                continue
-            for value, source in flow.uses[position]:
-                maker = flow.maker.get(value)
-                if maker is None or source.numel != whole.numel or source.storage == target.storage:
-                    continue
-                above = [c for i, c in enumerate(graph.calls) if flow.upstream[position] >> i & 1]
-                if any(r.storage == target.storage for c in above for r in c.reads):
-                    yield position, source
-                    break
-
-
 def _copied_back(program: Program, p: Pass, config: Config) -> Iterator[Finding]:
     """In-place updates that Inductor makes in a temporary of full size."""
     for graph in p.log.graphs:
         mine = [k for k in p.kernels if k.graph == graph.id]
-        found = list(copied_back(graph)) if mine else []
+        found = [c for c in copy_backs(graph) if c.whole and not c.needed] if mine else []
         if not found:
             continue
         runs = max(1, round(len(mine) / max(1, sum(c.kind != "cpu" for c in graph.calls))))
-        total = sum_known(t.nbytes for _, t in found)
+        total = sum_known(c.temporary.nbytes for c in found)
         avoidable = None if total is None else 2 * total * runs
         saving = None if program.device is None else program.device.transfer_ns(avoidable)
         judged = worth(program, p, config, saving_ns=saving, avoidable_bytes=avoidable)
-        indices = {graph.calls[i].index for i, _ in found}
-        first = graph.calls[found[0][0]]
+        indices = {graph.calls[c.position].index for c in found}
+        first = graph.calls[found[0].position]
         yield Finding(
             rule=CODE,
             pass_name=p.name,
