@@ -44,6 +44,15 @@ def test_calls_are_those_that_ran(name: str, expected: list[str]) -> None:
         assert targets == expected
 
 
+def test_each_launch_of_a_reused_kernel_has_its_own_line() -> None:
+    calls = [c for c in log("relu_layers").graphs[0].calls if c.kind == "triton"]
+    assert {c.target for c in calls} == {"triton_poi_fused_addmm_relu_0"}
+    assert [c.written for c in calls] == [("buf1",), ("buf3",), ("buf5",)], "the matmuls' buffers by other names"
+    assert [c.location.line for c in calls if c.location is not None] == [10, 11, 12]
+    relus = [sorted(n for n in c.nodes if n.startswith("relu")) for c in calls]
+    assert relus == [["relu"], ["relu_1"], ["relu_2"]]
+
+
 def test_sum_abs_bytes_lines_and_reason() -> None:
     read = log("sum_abs")
     first, second = read.graphs[0].calls

@@ -70,7 +70,8 @@ class GeneratedCall:
 
     ``target`` is the kernel's name, or the extern op (``extern_kernels.addmm``, ``torch.ops.aten.topk.default``).
     ``reads`` and ``writes`` are the buffers with resolved sizes (``storage`` is the buffer's name in the graph, made
-    one for reused buffers); ``read_bytes`` and ``write_bytes`` follow the byte model, ``None``: not known.
+    one for reused buffers); ``written`` are a kernel's outputs by the names that they have in the code at this call.
+    ``read_bytes`` and ``write_bytes`` follow the byte model, ``None``: not known.
     """
 
     index: int
@@ -81,6 +82,7 @@ class GeneratedCall:
     nodes: tuple[str, ...]
     reads: tuple[Tensor, ...] = ()
     writes: tuple[Tensor, ...] = ()
+    written: tuple[str, ...] = ()
     read_bytes: int | None = None
     write_bytes: int | None = None
     reread_bytes: int = 0

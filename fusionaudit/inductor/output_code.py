@@ -285,12 +285,14 @@ def _launch(index: int, pending: PendingCall, definitions: Definitions, kernel: 
     code = parse_kernel(name, source)
     reads: list[Tensor] = []
     writes: list[Tensor] = []
+    written: list[str] = []
     read_bytes: int | None = 0
     write_bytes: int | None = 0
     again = 0
     numels: dict[str, int | None] = {}
     if code is not None:
         given = dict(zip(code.params, pending.operands, strict=False))
+        names = dict(zip(code.params, pending.names, strict=False))
         scalars = {
             p: v for p, v in given.items() if isinstance(v, int) and not isinstance(v, bool) and p not in code.pointers
         }
@@ -316,6 +318,7 @@ def _launch(index: int, pending: PendingCall, definitions: Definitions, kernel: 
                     None if write is None or size is None or write_bytes is None else write_bytes + write * size
                 )
                 writes.extend([tensor] if tensor is not None else [])
+                written.append(names.get(one.arg) or (buffer.storage if buffer is not None else ""))
             again += one.again * (size or 0)
     user = kernel.category == "user_triton"
     return GeneratedCall(
@@ -327,6 +330,7 @@ def _launch(index: int, pending: PendingCall, definitions: Definitions, kernel: 
         nodes=kernel.nodes,
         reads=tuple(reads),
         writes=tuple(writes),
+        written=tuple(name for name in written if name),
         read_bytes=read_bytes if code is not None else None,
         write_bytes=write_bytes if code is not None else None,
         reread_bytes=again,

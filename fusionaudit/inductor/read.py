@@ -258,7 +258,8 @@ def _place_calls(graph: CompiledGraph, record: FusionRecord | None) -> tuple[Gen
             ops = [by_name[n].op if n in by_name else f"aten.{re.sub(r'_[0-9]+$', '', n)}" for n in sorted(nodes)]
             call = replace(call, aten=call.aten or tuple(dict.fromkeys(".".join(o.split(".")[:2]) for o in ops)))
         if not nodes and record is not None and call.kind in ("triton", "user_triton"):
-            numbers = [t.storage.removeprefix("buf") for t in call.writes if t.storage and t.storage.startswith("buf")]
+            # Launched again. The scheduler's name of what it computes is that of the buffer at this use of its storage.
+            numbers = [name.removeprefix("buf") for name in call.written if name.startswith("buf")]
             found = [o for n in numbers if (s := record.nodes.get(f"op{n}")) is not None for o in s.origins]
             nodes = tuple(dict.fromkeys(found))
         if not nodes and call.kind in ("extern", "custom", "copy", "fill"):

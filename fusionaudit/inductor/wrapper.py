@@ -170,7 +170,10 @@ class Interpreter:
         arguments = [self._expression(a, None) for a in node.args]
         kernel = self._kernel(node.func)
         if kernel is not None:
-            self.calls.append(PendingCall(target=kernel, kernel=kernel, line=node.lineno, operands=arguments))
+            names = [a.id if isinstance(a, ast.Name) else "" for a in node.args]
+            self.calls.append(
+                PendingCall(target=kernel, kernel=kernel, line=node.lineno, operands=arguments, names=names)
+            )
             return None
         head = function.split(".")[0]
         if function in self.definitions.host or head in self.definitions.host:

@@ -61,11 +61,15 @@ WrapperValue: TypeAlias = "Buffer | Result | int | float | str | list[WrapperVal
 
 @dataclass
 class PendingCall:
-    """A launch as met in the call function; turned into a GeneratedCall when every buffer's shape has been seen."""
+    """A launch as met in the call function; turned into a GeneratedCall when every buffer's shape has been seen.
+
+    ``names`` are the operands' own names in the code of a kernel's launch: a reused buffer has one for each use.
+    """
 
     target: str
     line: int
     operands: list[WrapperValue]
+    names: list[str] = field(default_factory=list)
     kernel: str | None = None
     outputs: list[Buffer] = field(default_factory=list)
     mutated: list[Buffer] = field(default_factory=list)
