@@ -213,3 +213,13 @@ def test_random_data_made_from_nothing_heads_no_chain() -> None:
 def test_ones_like_reads_no_value():
     """mean -> ones_like (backward's first gradient): the shape is looked at, so the two are no chain."""
     assert kinds(op("mean", [t("x", N)], t("m")), op("ones_like", [t("m")], t("g"))) == []
+
+
+def test_a_copy_between_devices_is_no_stage_of_a_kernel():
+    host, on = t("h", N, device="cpu"), t("x", N)
+    to_device = op("aten._to_copy.default", [host], on)
+    assert kinds(to_device, op("mul", [on, t("w", N)], t("y", N))) == []
+    back = op("aten._to_copy.default", [t("y", N)], t("b", N, device="cpu"))
+    assert kinds(op("exp", [on], t("y", N)), back) == []
+    chain = kinds(to_device, op("sub", [on, t("m", N)], t("d", N)), op("mul", [t("d", N), t("w", N)], t("y", N)))
+    assert chain == [("elementwise", ("sub", "mul"))]

@@ -59,7 +59,7 @@ def strided(storage: str, shape: tuple[int, ...], strides: tuple[int, ...], dtyp
         (op("aten._fused_adamw_.default", [t("p", N), t("g", N), t("m", N), t("v", N)], mutated=[0, 2, 3]),
          (16 * N, 12 * N), "foreach"),
         (op("aten._local_scalar_dense.default", [t("a", 1)]), (4, 0), "scalar_read"),
-        (op("aten._to_copy.default", [t("a", N, device="cpu")], t("b", N)), (0, 4 * N), "copy"),
+        (op("aten._to_copy.default", [t("a", N, device="cpu")], t("b", N)), (0, 4 * N), "transfer"),
         (op("aten.view.default", [t("a", N)], t("a", N)), (0, 0), "view"),
         (op("aten.topk.default", [t("a", N)], t("v", 2), t("i", 2, dtype="int64")), (None, None), "sort"),
         (op("mylib.fancy.default", [t("a", N)], t("b", N)), (None, None), "opaque"),

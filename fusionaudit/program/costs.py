@@ -26,7 +26,7 @@ _CATEGORIES: dict[OpKind, Category] = {
     "reduction": "reduction", "softmax": "softmax", "norm": "norm", "pool": "reduction", "scan": "scan",
     "sort": "sort", "gather": "index", "scatter": "index", "join": "copy", "matmul": "matmul",
     "convolution": "convolution", "attention": "attention", "foreach": "foreach", "collective": "collective",
-    "scalar_read": "memcpy", "opaque": "opaque",
+    "scalar_read": "memcpy", "transfer": "memcpy", "opaque": "opaque",
 }  # fmt: skip
 
 
@@ -52,6 +52,8 @@ def op_kind(op: Op) -> OpKind:
     overload = op.name.split(".")[2] if op.name.count(".") >= 2 else ""
     if root in ("max", "min") and (overload.startswith("other") or (not overload and len(op.inputs) == 2)):
         return "pointwise"
+    if kind in ("copy", "cast") and _crosses_devices(op):
+        return "transfer"
     if kind == "cast" and not _changes_dtype(op):
         return "copy"
     if kind in ("reduction",) and root.endswith("_loss") and _same_size(op):
@@ -77,8 +79,6 @@ def category(op: Op) -> Category | None:
         t.numel == 0 for t in (*op.outputs, *(op.inputs[i] for i in op.mutated if i < len(op.inputs)))
     ):
         return None
-    if kind in ("copy", "cast") and _crosses_devices(op):
-        return "memcpy"
     return _CATEGORIES[kind]
 
 
@@ -231,7 +231,6 @@ def _join(op: Op) -> Bytes:
 
 
 def _copy(op: Op) -> Bytes:
-    """A copy between host and device moves its bytes on the device's side only."""
     if op_root(op) == "constant_pad_nd":
         return _join(op)
     return _operands(op)
@@ -263,7 +262,7 @@ _MODELS: dict[OpKind, Callable[[Op], Bytes]] = {
     "softmax": _operands, "norm": _operands, "pool": _operands, "scan": _operands, "sort": _unknown,
     "gather": _gather, "scatter": _scatter, "join": _join, "matmul": _operands, "convolution": _operands,
     "attention": _operands, "foreach": _operands, "collective": _unknown, "scalar_read": _scalar_read,
-    "opaque": _unknown,
+    "transfer": _operands, "opaque": _unknown,
 }  # fmt: skip
 
 

@@ -80,8 +80,7 @@ def _graph_epochs(p: Pass) -> dict[int, int]:
 
 def _barrier(op: Op, kind: OpKind) -> bool:
     """The host waits for a value here: what follows may depend on it."""
-    devices = {t.device.split(":")[0] for t in (*op.inputs, *op.outputs)}
-    to_host = kind in ("cast", "copy") and len(devices) > 1 and any(t.device.startswith("cpu") for t in op.outputs)
+    to_host = kind == "transfer" and any(t.device.startswith("cpu") for t in op.outputs)
     return kind == "scalar_read" or to_host or op.base_name in ("aten.nonzero", "aten.masked_select")
 
 

@@ -7,9 +7,10 @@ from typing import Literal
 OpKind = Literal[
     "view", "pointwise", "cast", "copy", "fill", "random", "reduction", "softmax", "norm", "pool", "scan", "sort",
     "gather", "scatter", "join", "matmul", "convolution", "attention", "foreach", "collective", "scalar_read",
-    "opaque",
+    "transfer", "opaque",
 ]  # fmt: skip
-"""Finer than a kernel's Category: ``cast`` and ``copy`` only move, ``join`` is cat and pad, ``fill`` reads nothing."""
+"""Finer than a kernel's Category: ``cast`` and ``copy`` only move, ``join`` is cat and pad, ``fill`` reads nothing,
+``transfer`` copies from one device (or the host) to another."""
 
 
 def _names(text: str) -> frozenset[str]:
