@@ -6,8 +6,9 @@ where cuBLAS and cuDNN choose by heuristics that are not public: split-K matmuls
 layouts, recurrent layers (counted as one); and a custom op counts as one. Tiny fills (``Memset``) of the semaphores of
 split reductions are not counted.
 
-Bytes of an op (:mod:`fusionaudit.program.costs`) belong to its first launch; its others carry 0, since what
-they move beyond the op's floor is not known.
+Bytes of a convolution are known for each of its launches (:func:`launch_operands`). Those of another op
+(:mod:`fusionaudit.program.costs`) belong to its first launch; its others carry 0, since what they move beyond the op's
+floor is not known.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from math import ceil
 
 from fusionaudit.program.costs import category, op_bytes, op_root, reads, writes
 from fusionaudit.program.model import Category
-from fusionaudit.tensors import Tensor
+from fusionaudit.tensors import Tensor, total_bytes
 from fusionaudit.trace.schema import Op
 
 
@@ -165,6 +166,30 @@ def _convolution_backward(op: Op) -> Kinds:
     return ["convolution" if len(t.shape) > 1 else "reduction" for t in sorted(wanted, key=lambda t: -len(t.shape))]
 
 
+Operands = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
+"""What one launch reads and what it writes."""
+
+
+def launch_operands(op: Op) -> tuple[Operands, ...]:
+    """The operands of each launch of an op that works in several; empty where not known.
+
+    cuDNN's convolution has no bias: ATen adds it over the result (seen on an H200, channels-last too), and sums the
+    output's gradient for the bias's.
+    """
+    found, root = reads(op), op_root(op)
+    if root in ("convolution", "_convolution") and len(found) > 2 and op.outputs:
+        result = op.outputs[0]
+        return (found[:2], (result,)), ((result, found[2]), (result,))
+    if root == "convolution_backward" and len(found) > 2:
+        gradient, given, weight = found[:3]
+        wanted = sorted((t for t in op.outputs if t.numel), key=lambda t: -len(t.shape))
+        return tuple(
+            ((gradient,) if len(t.shape) <= 1 else (gradient, given if t.shape == weight.shape else weight), (t,))
+            for t in wanted
+        )
+    return ()
+
+
 def _row_norm(op: Op) -> Kinds:
     """One kernel over contiguous rows (expect_contiguous)."""
     return [*_made_contiguous(op, 1), "norm"]
@@ -309,13 +334,28 @@ def launch_kinds(op: Op) -> Kinds:
 
 
 def predicted_launches(op: Op) -> tuple[PredictedLaunch, ...]:
-    """The launches of an op. The first carries the op's tensors and bytes, the others nothing more."""
+    """The launches of an op. Where only the op as a whole has bytes, the first carries them and the others none."""
     kinds = launch_kinds(op)
     if not kinds:
         return ()
+    each = launch_operands(op)
+    if len(each) == len(kinds):
+        return tuple(
+            PredictedLaunch(
+                category=kind,
+                name=op.name,
+                reads=ins,
+                writes=outs,
+                read_bytes=total_bytes(ins),
+                write_bytes=total_bytes(outs),
+            )
+            for kind, (ins, outs) in zip(kinds, each, strict=True)
+        )
     read, written = op_bytes(op)
     first = PredictedLaunch(
         category=kinds[0], name=op.name, reads=reads(op), writes=writes(op), read_bytes=read, write_bytes=written
     )
-    rest = [PredictedLaunch(category=k, name=op.name, read_bytes=0, write_bytes=0) for k in kinds[1:]]
+    known = read is not None and written is not None
+    more = 0 if known else None
+    rest = [PredictedLaunch(category=k, name=op.name, read_bytes=more, write_bytes=more) for k in kinds[1:]]
     return (first, *rest)

@@ -13,9 +13,11 @@ from fusionaudit.inductor.model import CompiledGraph, GeneratedCall, InductorLog
 from fusionaudit.program.costs import category, mutated_inputs, op_bytes
 from fusionaudit.program.graphs import align, choose_graph, replayed_graph
 from fusionaudit.program.imported import imported_ops
+from fusionaudit.program.launches import Operands, launch_operands
 from fusionaudit.program.model import Category, HostSync, Kernel, Pass, PassName
 from fusionaudit.program.records import Place, activity_steps, same_launches
 from fusionaudit.program.steps import Steps, steady_activities
+from fusionaudit.tensors import total_bytes
 from fusionaudit.trace.schema import Activity, Op, OpLog, RangeOp, Trace
 
 _NAME_CATEGORIES: tuple[tuple[str, Category], ...] = (
@@ -31,6 +33,8 @@ _NAME_CATEGORIES: tuple[tuple[str, Category], ...] = (
 )  # fmt: skip
 
 
+_BESIDE: tuple[Category, ...] = ("pointwise", "reduction")
+"""What ATen launches beside a library's kernel for one op."""
 _LEAST_MATCH = 0.5
 """Below this share of launches with a known op, chains cannot be judged: silence would read as "all fine"."""
 
@@ -81,9 +85,27 @@ def _op_shares(activities: Sequence[Activity], ops: dict[int, Op]) -> dict[int, 
                 out[i], given_read, given_write = share, given_read + share[0], given_write + share[1]
             out[indices[-1]] = (read - given_read, write - given_write)
         else:
-            for i in indices:
-                out[i] = (None, None)
+            out.update(_launch_shares([(i, activities[i].name) for i in indices], op))
     return out
+
+
+def _launch_shares(launches: Sequence[tuple[int, str]], op: Op | None) -> dict[int, tuple[int | None, int | None]]:
+    """(read, write) bytes of an op's different kernels, where each does work that can be told by its name."""
+    out: dict[int, tuple[int | None, int | None]] = {i: (None, None) for i, _ in launches}
+    each = () if op is None else launch_operands(op)
+    # What is no library kernel adds a bias, or sums its gradient; it comes last.
+    own = [i for i, name in launches if kernel_category(name) in _BESIDE]
+    library = [i for i, _ in launches if i not in own]
+    small = sum(len(outs[0].shape) <= 1 or outs[0] in ins for ins, outs in each)
+    if len(own) == small:
+        out.update(zip(own, (_moved(e) for e in each[len(each) - small :]), strict=True))
+    if len(library) == len(each) - small == 1:
+        out[library[0]] = _moved(each[0])
+    return out
+
+
+def _moved(operands: Operands) -> tuple[int | None, int | None]:
+    return total_bytes(operands[0]), total_bytes(operands[1])
 
 
 def _graph_calls(
@@ -175,6 +197,8 @@ def _kernel(
         )  # fmt: skip
         if activity.kind == "kernel":
             found = category(op)
+            if launch_operands(op) and kernel.category in _BESIDE:
+                found = kernel.category
             read, write = share or (None, None)
             kernel = replace(kernel, category=found or kernel.category, read_bytes=read, write_bytes=write)
     elif activity.op is not None:
