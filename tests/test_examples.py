@@ -29,6 +29,7 @@ SHOWN: dict[str, set[tuple[str, str]]] = {
     "fa103_softmax_by_hand.py": {("eager", "FA103")},
     "fa104_loose_bias.py": {("eager", "FA104")},
     "fa105_repeated_cast.py": {("eager", "FA105")},
+    "fa106_foreach_optimizer.py": {("eager", "FA106")},
     "fa106_optimizer_loop.py": {("eager", "FA106")},
     "fa108_position_table.py": {("eager", "FA108")},
     "fa111_split_reduction.py": {("compiled", "FA111")},
