@@ -223,3 +223,39 @@ def test_a_copy_between_devices_is_no_stage_of_a_kernel():
     assert kinds(op("exp", [on], t("y", N)), back) == []
     chain = kinds(to_device, op("sub", [on, t("m", N)], t("d", N)), op("mul", [t("d", N), t("w", N)], t("y", N)))
     assert chain == [("elementwise", ("sub", "mul"))]
+
+
+def huge_softmax(*shape):
+    row = (*shape[:-1], 1) if len(shape) > 1 else ()
+    return chains(
+        eager(
+            op("exp", [t("x", *shape)], t("e", *shape)),
+            op("sum", [t("e", *shape)], t("s", *row)),
+            op("div", [t("e", *shape), t("s", *row)], t("o", *shape)),
+        )
+    )
+
+
+def test_a_reduction_of_everything_ends_before_its_result_is_used():
+    """exp, sum, div over one row of 2^26: two kernels that each read x, not one."""
+    size = 4 << 26
+    (chain,) = huge_softmax(1 << 26)
+    assert (chain.kernels, chain.global_bytes, chain.minimum_bytes) == (2, 5 * size + 8, 3 * size + 4)
+
+
+def test_rows_that_stay_nowhere_on_the_chip_are_read_again():
+    size = 4 << 26
+    (chain,) = huge_softmax(64, 1 << 20)  # 4 MB a row: 64 of them are more than the L2 cache
+    assert (chain.kernels, chain.minimum_bytes) == (1, 3 * size + 4 * 64)
+    (chain,) = huge_softmax(1 << 10, 1 << 16)  # 262 KB: those of all SMs fit the L2 cache
+    assert (chain.kernels, chain.minimum_bytes) == (1, 2 * size)
+
+
+def test_what_costs_more_to_make_again_is_kept_and_read():
+    """Eight inputs: the second kernel reads their sum, which the first keeps, and not all of them again."""
+    inputs = [t(f"x{i}", N) for i in range(8)]
+    adds = [op("add", [inputs[0], inputs[1]], t("a1", N))]
+    adds += [op("add", [t(f"a{i}", N), inputs[i + 1]], t(f"a{i + 1}", N)) for i in range(1, 7)]
+    (chain,) = chains(eager(*adds, op("sum", [t("a7", N)], t("s")), op("div", [t("a7", N), t("s")], t("o", N))))
+    # In: eight; out: o; a7 written, and read with s.
+    assert (chain.kernels, chain.minimum_bytes) == (2, (8 + 1 + 2) * 4 * N + 8)

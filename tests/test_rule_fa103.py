@@ -55,3 +55,16 @@ def test_silent_where_all_rows_would_have_to_wait():
 
 def test_silent_on_a_library_norm_alone():
     assert not run(fa103, eager(op("native_layer_norm", [t("x", *ROWS)], t("y", *ROWS), t("m", *ROW), t("r", *ROW))))
+
+
+def test_one_giant_row_is_two_kernels_and_no_library_call():
+    big = 1 << 26
+    ops = (
+        op("exp", [t("x", big)], t("e", big)),
+        op("sum", [t("e", big)], t("s")),
+        op("div", [t("e", big), t("s")], t("o", big)),
+    )
+    (found,) = warnings(fa103, eager(*ops))
+    assert "two kernels that each read the input" in found.message
+    assert "torch.softmax" not in (found.remedy or "")
+    assert found.avoidable_bytes == 2 * 4 * big + 4

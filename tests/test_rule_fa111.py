@@ -198,3 +198,21 @@ def test_a_graph_for_any_size_is_fa117():
     (found,) = run(fa117, compiled(made))
     assert found.rule == "FA117"
     assert "s0=4096" in found.message
+
+
+def softmax_of_everything(size: int):
+    part, total = t("p", 512), t("s")
+    first = call("triton_red_0", [t("x", size)], [part], aten=["exp", "sum"], kernel="reduction",
+                 numels={"x": 512, "r0_": size // 512}, split=True)  # fmt: skip
+    second = call("triton_per_1", [part], [total], aten=["sum"], kernel="persistent_reduction",
+                  numels={"x": 1, "r0_": 512})  # fmt: skip
+    third = call("triton_poi_2", [t("x", size), total], [t("o", size)], aten=["exp", "div"], numels={"x": size})
+    return compiled(graph(first, second, third, outputs=["o"]))
+
+
+def test_what_waits_for_a_reduction_of_everything_is_not_one_kernel():
+    """Beyond the L2 cache the input is read again in any case: only the stages of the reduction are named."""
+    (found,) = run(fa111, softmax_of_everything(64 * MEGA))
+    assert "runs in stages" in found.message
+    assert not any("could be one" in f.message for f in run(fa111, softmax_of_everything(64 * MEGA)))
+    assert any("could be one" in f.message for f in run(fa111, softmax_of_everything(4 * MEGA)))

@@ -19,32 +19,28 @@ from typing import Literal
 
 from fusionaudit.findings import Location
 from fusionaudit.program.costs import op_bytes, op_root, sum_known
-from fusionaudit.program.dataflow import Flow, Step, Version, ancestors, dataflow, regions_bytes
+from fusionaudit.program.dataflow import Flow, Step, ancestors, dataflow, regions_bytes
 from fusionaudit.program.hazards import hazard
 from fusionaudit.program.model import Pass
 from fusionaudit.program.op_kinds import OpKind
+from fusionaudit.program.rows import REDUCING, Size, Values, row_size, second_pass
 from fusionaudit.tensors import Tensor
 from fusionaudit.trace.schema import Op, Phase
 
 ChainKind = Literal["elementwise", "into_reduction", "reduction_epilogue", "matmul_epilogue"]
 
 _ELEMENTWISE: frozenset[OpKind] = frozenset({"pointwise", "cast", "copy", "fill", "random", "join"})
-_REDUCING: frozenset[OpKind] = frozenset({"reduction", "softmax", "norm"})
 _HEADS: frozenset[OpKind] = frozenset({"matmul", "convolution"})
-
-ONE_BLOCK_ROW = 65536
-"""Elements of a row that one block still reduces in one go: 1024 threads of 64 elements (Inductor's persistent and
-looped reductions stay below that before it splits them)."""
-FEW_ROWS = 32
-"""With fewer rows than this a kernel of one block a row leaves most SMs empty, so Inductor splits the rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
-    """A group of ops that one kernel could do. Bytes are per execution; ``None``: not known.
+    """A group of ops that one kernel (or ``kernels``) could do. Bytes are per execution; ``None``: not known.
 
-    ``global_bytes`` is what the ops move now, ``minimum_bytes`` what has to enter and leave the group. ``keeps_rows``:
-    elements that a reduction of the group reads are needed outside too, so they are written in any case.
+    ``global_bytes`` is what the ops move now, ``minimum_bytes`` what has to enter and leave the group (and be read
+    again, where rows do not stay on the chip). ``kernels``: two where the result of a reduction over all SMs is used on
+    the data again. ``keeps_rows``: elements that a reduction of the group reads are needed outside too, so they are
+    written in any case.
     """
 
     kind: ChainKind
@@ -59,6 +55,7 @@ class Chain:
     phase: Phase
     largest_bytes: int = 0
     keeps_rows: bool = False
+    kernels: int = 1
 
     @property
     def avoidable_bytes(self) -> int | None:
@@ -69,7 +66,7 @@ class Chain:
 
     @property
     def launches(self) -> int:
-        """Kernels now (fills that go with a reduction not counted); one would do."""
+        """Kernels now (fills that go with a reduction not counted)."""
         return len(self.op_ids)
 
 
@@ -79,23 +76,11 @@ class _Group:
 
     members: list[int]
     mask: int
-    reduction: tuple[int, int] | None = None
-    broadcasts: bool = False
+    reduction: Size | None = None
 
 
 def _numel(step: Step) -> int:
     return max((t.numel for _, t in step.makes), default=0)
-
-
-def _reduction_size(step: Step) -> tuple[int, int] | None:
-    """(elements in, elements out) of a reducing step; a library norm's rows are its statistics."""
-    if step.kind not in _REDUCING:
-        return None
-    read = max((t.numel for _, t in step.uses), default=0)
-    if step.kind == "reduction":
-        return read, _numel(step)
-    rows = [t.numel for _, t in step.makes if t.numel < read]
-    return read, max(rows) if rows else 0
 
 
 def _same_elements(flow: Flow, producer: Step, consumer: Step) -> bool:
@@ -122,30 +107,22 @@ def _joins(flow: Flow, producer: Step, consumer: Step) -> bool:
     made, wanted = _numel(producer), _numel(consumer)
     if producer.kind in _HEADS:
         return consumer.kind in _ELEMENTWISE and consumer.kind != "join" and made == wanted
-    if producer.kind in _ELEMENTWISE and consumer.kind in _REDUCING:
+    if producer.kind in _ELEMENTWISE and consumer.kind in REDUCING:
         # A small producer (a bias row, a mask) is not worth a merge with the reduction of something else.
-        size = _reduction_size(consumer)
-        return size is not None and (made == size[0] or consumer.kind != "reduction") and made > 1
+        size = row_size(consumer)
+        return size is not None and (made == size.elements or consumer.kind != "reduction") and made > 1
     if producer.kind in _ELEMENTWISE and consumer.kind in _ELEMENTWISE:
         if consumer.kind == "join":
             return producer.kind != "fill"
         return made <= wanted and wanted > 0
-    if producer.kind in _REDUCING and (consumer.kind in _ELEMENTWISE or consumer.kind in _REDUCING):
+    if producer.kind in REDUCING and (consumer.kind in _ELEMENTWISE or consumer.kind in REDUCING):
         if producer.kind != "reduction" and consumer.kind in _ELEMENTWISE:
             return made >= wanted
         if made == wanted and consumer.kind in _ELEMENTWISE:
             return True
-        size = _reduction_size(producer)
-        return size is not None and _can_broadcast(size)
+        size = row_size(producer)
+        return size is not None and size.one_kernel
     return False
-
-
-def _can_broadcast(size: tuple[int, int]) -> bool:
-    """One kernel can use a row's reduction in the row again: rows fit a block, or there are enough of them."""
-    elements, rows = size
-    if rows <= 0:
-        return True
-    return rows >= FEW_ROWS or elements <= ONE_BLOCK_ROW
 
 
 def _convex(mask: int, members: Iterable[int], upstream: list[int]) -> bool:
@@ -168,7 +145,8 @@ def _convex(mask: int, members: Iterable[int], upstream: list[int]) -> bool:
 
 def _merged(a: _Group, b: _Group) -> _Group | None:
     """Both as one group, ``None`` where two different reductions would have to share a kernel."""
-    if a.reduction is not None and b.reduction is not None and a.reduction != b.reduction:
+    sizes = {(s.elements, s.rows) for s in (a.reduction, b.reduction) if s is not None}
+    if len(sizes) > 1:
         return None
     return _Group(members=a.members + b.members, mask=a.mask | b.mask, reduction=a.reduction or b.reduction)
 
@@ -201,7 +179,7 @@ def _takes_rows(flow: Flow, group: _Group) -> bool:
 def _needed_outside(flow: Flow, steps: Sequence[Step]) -> bool:
     """What a reduction of these steps reads is made by them and read by others as well."""
     inside = frozenset(s.index for s in steps)
-    reduced = [v for s in steps if s.kind in _REDUCING for v, _ in s.uses]
+    reduced = [v for s in steps if s.kind in REDUCING for v, _ in s.uses]
     return any(flow.maker.get(v) in inside and flow.leaves(v, inside) for v in reduced)
 
 
@@ -209,11 +187,11 @@ def _grow(flow: Flow, upstream: list[int], without: Set[int]) -> list[_Group]:
     groups: dict[int, _Group] = {}
     home: dict[int, int] = {}
     for step in flow.steps:
-        if step.kind not in _ELEMENTWISE and step.kind not in _REDUCING and step.kind not in _HEADS:
+        if step.kind not in _ELEMENTWISE and step.kind not in REDUCING and step.kind not in _HEADS:
             continue
         if step.index in without:
             continue
-        groups[step.index] = _Group(members=[step.index], mask=1 << step.index, reduction=_reduction_size(step))
+        groups[step.index] = _Group(members=[step.index], mask=1 << step.index, reduction=row_size(step))
         home[step.index] = step.index
         if step.kind in _HEADS:
             continue
@@ -244,7 +222,7 @@ def _grow(flow: Flow, upstream: list[int], without: Set[int]) -> list[_Group]:
 def _kind(steps: list[Step]) -> ChainKind:
     if steps[0].kind in _HEADS or any(s.kind in _HEADS for s in steps):
         return "matmul_epilogue"
-    reducing = [s for s in steps if s.kind in _REDUCING]
+    reducing = [s for s in steps if s.kind in REDUCING]
     if not reducing:
         return "elementwise"
     size = max(_numel(s) for s in reducing)
@@ -263,9 +241,6 @@ def _kind(steps: list[Step]) -> ChainKind:
     )
 
 
-Values = list[tuple[Version, Tensor]]
-
-
 def _border(flow: Flow, members: Iterable[int]) -> tuple[Values, Values]:
     """What a group reads that it did not make, and what of it is needed outside."""
     inside = frozenset(members)
@@ -276,16 +251,18 @@ def _border(flow: Flow, members: Iterable[int]) -> tuple[Values, Values]:
 
 
 def moved_bytes(flow: Flow, members: Sequence[int]) -> tuple[int | None, int | None]:
-    """(bytes that these steps move as kernels of their own, bytes that one kernel for all of them would move)."""
+    """(bytes that these steps move as kernels of their own, bytes that the fewest kernels for them would move)."""
     entering, leaving = (regions_bytes(values) for values in _border(flow, members))
     total = sum_known(moved for i in sorted(members) for moved in op_bytes(flow.steps[i].op))
-    return total, None if entering is None or leaving is None else entering + leaving
+    more = second_pass(flow, members)
+    return total, sum_known((entering, leaving, 0 if more is None else more.again_bytes))
 
 
 def _chain(flow: Flow, group: _Group) -> Chain:
     steps = [flow.steps[i] for i in sorted(group.members)]
     entering, leaving = _border(flow, group.members)
     total, minimum = moved_bytes(flow, group.members)
+    more = second_pass(flow, group.members)
     return Chain(
         kind=_kind(steps),
         op_ids=tuple(s.op.id for s in steps),
@@ -298,6 +275,7 @@ def _chain(flow: Flow, group: _Group) -> Chain:
         location=next((s.op.location for s in steps if s.op.location is not None), None),
         phase=steps[0].op.phase,
         keeps_rows=_needed_outside(flow, steps),
+        kernels=1 if more is None else more.kernels,
         largest_bytes=max((t.nbytes or 0 for s in steps for _, t in (*s.uses, *s.makes)), default=0),
     )
 

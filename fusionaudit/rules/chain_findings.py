@@ -50,7 +50,10 @@ def _together(op: Op, chain: Chain) -> bool:
 def chain_findings(
     rule: str, program: Program, config: Config, wanted: Sequence[tuple[Pass, Sequence[Chain]]], what: str, remedy: str
 ) -> Iterator[Finding]:
-    """One finding for each group of equal chains; ``what`` ends the message's first part (``one kernel would ...``)."""
+    """One finding for each group of equal chains; ``what`` ends the message's first part (``one kernel would ...``).
+
+    A library's call is named for what one kernel does.
+    """
     for p, found in wanted:
         claimed = claimed_ops(program, p, config)
         by_id = {op.id: op for op in p.ops}
@@ -63,9 +66,9 @@ def chain_findings(
             )
             judged = worth(program, p, config, saving_ns=saving, avoidable_bytes=avoidable)
             if saving is not None:  # the share is one of kernel times; the time also holds the gaps between them
-                saving += sum(between_ns(p, c.kernel_ids) for c in group)
+                saving += sum(between_ns(p, c.kernel_ids, left=c.kernels) for c in group)
             ops = [by_id[i] for i in ids if i in by_id]
-            pattern = match(first.ops)
+            pattern = match(first.ops) if first.kernels == 1 else None
             library = only_library(ops)
             reason, call = None, f"use {pattern.call}, one kernel; or torch.compile" if pattern is not None else remedy
             if sum(i in claimed for i in ids) * 2 >= len(ids):

@@ -6,10 +6,12 @@ layer norm, RMS norm or a loss written out by hand, or a library softmax or norm
 Why it costs: each step reads the rows again. A softmax by hand is five kernels and moves the rows eight times, the
 library's moves them twice.
 
-How it is measured: from dataflow, as FA101; rows have to be many or short enough for one block each (32 rows, or
-65536 elements), else the statistic needs a kernel of its own and nothing is reported.
+How it is measured: from dataflow, as FA101. Rows that are many or short enough for one block each (32 rows, or 65536
+elements) are one kernel's work; a statistic of fewer and longer ones needs all SMs, so its use is a second kernel that
+reads the input again. So does one kernel whose rows stay neither in a block's shared memory (227 KB) nor, those of all
+SMs together, in the L2 cache (50 MB): the input then counts twice.
 
-When it is wrong: very long rows do not stay on the chip, so one kernel reads them twice; the saving is then less.
+When it is wrong: on a device with another size of L2 cache, near that limit.
 
 What to do: use the library call that the message names, or torch.compile.
 """
@@ -26,15 +28,24 @@ from fusionaudit.rules.chain_findings import chain_findings, chains_of, eager_li
 CODE = "FA103"
 TITLE = "reduction followed by elementwise work that one kernel does"
 
+_TEXTS = (
+    (
+        1,
+        "reduce rows and go over the same rows again, which one kernel would do",
+        "torch.compile the expression: a row stays on the chip between its reduction and its use",
+    ),
+    (
+        2,
+        "reduce rows that take all SMs and go over them again, which two kernels that each read the input would do",
+        "torch.compile the expression: what lies between the input and the reduction is computed again, not kept",
+    ),
+)
+
 
 def check(program: Program, config: Config) -> Iterator[Finding]:
     """One finding for each reduction with its epilogue."""
-    wanted = [(p, [c for c in chains_of(p) if c.kind == "reduction_epilogue"]) for p in eager_like(program)]
-    return chain_findings(
-        CODE,
-        program,
-        config,
-        wanted,
-        "reduce rows and go over the same rows again, which one kernel would do",
-        "torch.compile the expression: a row stays on the chip between its reduction and its use",
-    )
+    for p in eager_like(program):
+        found = [c for c in chains_of(p) if c.kind == "reduction_epilogue"]
+        for kernels, text, remedy in _TEXTS:
+            wanted = [(p, [c for c in found if c.kernels == kernels])]
+            yield from chain_findings(CODE, program, config, wanted, text, remedy)

@@ -11,6 +11,7 @@ from fusionaudit.findings import Location
 from fusionaudit.inductor.model import CompiledGraph, GeneratedCall, GeneratedKernel
 from fusionaudit.program.kept import kept
 from fusionaudit.program.model import Pass
+from fusionaudit.program.rows import FEW_ROWS, L2_BYTES, ONE_BLOCK_ROW
 from fusionaudit.tensors import Tensor
 
 Why = Literal["split", "same", "rows", "size", "fill", "small", "prologue"]
@@ -139,10 +140,13 @@ def _fits(
     if ka is None or kb is None or sa is None or sb is None:
         return None
     fed = {v for v, _ in flow.makes[first]} & {v for v, _ in flow.uses[second]}
-    common = {v for v, _ in flow.uses[first]} & {v for v, _ in flow.uses[second]}
+    sizes = {v: tensor.nbytes or 0 for v, tensor in flow.uses[first]}
+    common = set(sizes) & {v for v, _ in flow.uses[second]}
     if _fills_rest(flow, first, second) or _fills_rest(flow, second, first):
         return "fill"
     if not fed and not common:
+        return None
+    if sum(sizes[v] for v in common) > L2_BYTES and _waits_for_all(graph, kernels, flow, first, second):
         return None
     if fed and _second_stage(flow, ka, sa, sb, first, second):
         return "split"
@@ -156,6 +160,24 @@ def _fits(
     if fed and max(sa[0] * sa[1], sb[0] * sb[1]) <= ONE_BLOCK:
         return "small"
     return None
+
+
+def _waits_for_all(
+    graph: CompiledGraph, kernels: dict[str, GeneratedKernel], flow: CallFlow, first: int, second: int
+) -> bool:
+    """The second call needs a reduction over all SMs that has read what both read: it reads it from memory again."""
+    for middle in range(first, second):
+        between = middle == first or flow.upstream[middle] >> first & 1
+        if not between or not flow.upstream[second] >> middle & 1:
+            continue
+        size = space(kernels.get(graph.calls[middle].target), graph.calls[middle])
+        if size is None or size[1] <= 1 or size[0] >= FEW_ROWS:
+            continue
+        source = space(kernels.get(graph.calls[first].target), graph.calls[first])
+        reduced = source if source is not None and source[1] > 1 else size
+        if reduced[0] * reduced[1] > ONE_BLOCK_ROW:
+            return True
+    return False
 
 
 def _second_stage(
