@@ -166,3 +166,25 @@ def test_a_copy_back_that_a_race_needs_is_no_finding():
 def test_a_copy_back_that_nothing_needs_is_one_finding():
     (found,) = copied_back("0")
     assert "full-size temporary" in found.message
+
+
+SCATTER = """
+def triton_poi_2(in_ptr0, in_ptr1, out_ptr0, xnumel, XBLOCK : tl.constexpr):
+    xnumel = 16
+    xindex = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[:]
+    xmask = xindex < xnumel
+    x0 = xindex
+    tmp0 = tl.load(in_ptr0 + (x0), xmask)
+    tmp1 = tl.load(in_ptr1 + (x0), xmask)
+    tl.atomic_add(out_ptr0 + (tmp0), tmp1, xmask, sem="relaxed")
+"""
+
+
+def test_a_scatter_into_the_temporary_moves_nothing_of_the_input():
+    x, tmp = t("x", N), t("tmp", N)
+    update = call("triton_poi_0", [x], [tmp], aten=["slice_scatter"], source=UPDATE.replace("SHIFT", "0"))
+    indices, values = t("i", 16, dtype="int64"), t("v", 16)
+    scatter = call("triton_poi_2", [indices, values, tmp], [tmp], aten=["index_put"], source=SCATTER)
+    back = call("triton_poi_1", [tmp], [x], aten=["copy_"], kernel="copy", source=BACK)
+    (found,) = run(fa105, compiled(graph(update, scatter, back, inputs=[x])))
+    assert "full-size temporary" in found.message

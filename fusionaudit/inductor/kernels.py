@@ -199,9 +199,9 @@ def shifts(name: str, source: str) -> dict[tuple[int, int], frozenset[Shift]]:
     if code is None or raw is None:
         return {}
     own = {arg: [a for a in raw if a.arg == arg] for arg in code.params if arg in code.pointers}
-    loads = [(a.index for a in found if a.kind == "load") for found in own.values()]
+    loads = [(a.index for a in found if a.kind != "store") for found in own.values()]
     read = [places for places in map(list, loads) if places]
-    stores = [(a.index for a in found if a.kind == "store") for found in own.values()]
+    stores = [(a.index for a in found if a.kind != "load") for found in own.values()]
     written = [places for places in map(list, stores) if places]
     return {
         (n, m): frozenset(_shift(a, b) for a in sources for b in targets)

@@ -56,6 +56,7 @@ def _copied(graph: CompiledGraph, flow: CallFlow, position: int, given: dict[str
 def _moves(graph: CompiledGraph, flow: CallFlow, position: int, storage: str, above: list[int]) -> bool:
     """An element of the input at one place goes into what is written to another place of it."""
     kernels = {k.name: k for k in graph.kernels}
+    still: frozenset[Shift] = frozenset({0})
     moved: dict[Value, frozenset[Shift]] = {}
     for i in (*above, position):
         call = graph.calls[i]
@@ -66,12 +67,15 @@ def _moves(graph: CompiledGraph, flow: CallFlow, position: int, storage: str, ab
         if call.kind != "triton" or kernel is None:
             return True  # a library call works out of place
         steps = shifts(kernel.name, kernel.source) if kernel.source else {}
+        unknown: frozenset[Shift] = frozenset({None}) if kernel.source else still
         aligned = len(flow.uses[i]) == len(call.reads) and len(flow.makes[i]) == len(call.writes)
         for m, (made, _) in enumerate(flow.makes[i]):
             total: set[Shift] = set(moved.get(made, ()))
             for n, value in from_input:
-                step = steps.get((n, m), frozenset({0 if not kernel.source else None})) if aligned else {None}
-                before = moved.get(value, frozenset({0}))
+                step = steps.get((n, m), unknown) if aligned else unknown
+                if made[0] == value[0]:
+                    step = still  # an update in place of the temporary: the rest of it stays where it is
+                before = moved.get(value, still)
                 total |= {None if a is None or b is None else a + b for a in before for b in step}
             moved[made] = frozenset(total)
     return any(shift != 0 for v, found in moved.items() if v[0] == storage for shift in found)
