@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from builders import MEGA, call, compiled, eager, graph, op, t, warnings
+from dataclasses import replace
 
-from fusionaudit.rules import fa108
+from builders import MEGA, call, compiled, eager, graph, op, run, t, warnings
+
+from fusionaudit.rules import fa101, fa105, fa108
 
 
 def position_table():
@@ -58,3 +60,35 @@ def test_silent_on_random_numbers_and_plain_fills():
 
 def test_silent_on_work_over_an_input():
     assert not warnings(fa108, eager(op("abs", [t("x", MEGA)], t("a", MEGA))))
+
+
+def test_silent_where_nothing_repeats():
+    """A recording in which no step was found is one step: what it computes, it computes once."""
+    once = replace(eager(*position_table()), steps=0)
+    assert not run(fa108, once)
+    table = t("buf0", 1024, 1024, dtype="int64")
+    g = graph(call("triton_poi_0", [], [table], aten=["arange", "sub", "abs", "clamp"]), outputs=["buf0"])
+    assert not run(fa108, replace(compiled(g), steps=0))
+
+
+def test_a_chain_does_not_count_again_what_is_made_once():
+    """ones, mul, add, tanh: all of them from constants, so no kernel is left to fuse."""
+    table = (
+        op("arange", [], t("i", MEGA), at=3),
+        op("mul", [t("i", MEGA)], t("f", MEGA), at=3),
+        op("cos", [t("f", MEGA)], t("c", MEGA), at=3),
+    )
+    assert not run(fa101, eager(*table))
+    assert run(fa101, replace(eager(*table), steps=0))
+    use = (op("mul", [t("x", MEGA), t("c", MEGA)], t("y", MEGA), at=4), op("neg", [t("y", MEGA)], t("z", MEGA), at=4))
+    (found,) = run(fa101, eager(*table, *use))
+    assert found.ops == ("aten.mul.default", "aten.neg.default")
+    assert found.avoidable_bytes == 2 * 4 * MEGA
+
+
+def test_a_cast_made_twice_counts_what_its_chain_does_not():
+    """a to half, and again to half and back: one kernel reads a once and writes both results (10 of 18 bytes)."""
+    a, half, again, back = t("a", MEGA), t("h", MEGA, dtype="float16"), t("g", MEGA, dtype="float16"), t("b", MEGA)
+    ops = [op("aten._to_copy.default", [a], half, at=4), op("aten._to_copy.default", [a], again, at=4)]
+    found = run(fa105, eager(*ops, op("aten._to_copy.default", [again], back, at=4)))
+    assert sum(f.avoidable_bytes or 0 for f in found) == (18 - 10) * MEGA

@@ -258,11 +258,11 @@ def moved_bytes(flow: Flow, members: Sequence[int]) -> tuple[int | None, int | N
     return total, sum_known((entering, leaving, 0 if more is None else more.again_bytes))
 
 
-def _chain(flow: Flow, group: _Group) -> Chain:
-    steps = [flow.steps[i] for i in sorted(group.members)]
-    entering, leaving = _border(flow, group.members)
-    total, minimum = moved_bytes(flow, group.members)
-    more = second_pass(flow, group.members)
+def _chain(flow: Flow, members: Sequence[int]) -> Chain:
+    steps = [flow.steps[i] for i in sorted(members)]
+    entering, leaving = _border(flow, members)
+    total, minimum = moved_bytes(flow, members)
+    more = second_pass(flow, members)
     return Chain(
         kind=_kind(steps),
         op_ids=tuple(s.op.id for s in steps),
@@ -283,4 +283,14 @@ def _chain(flow: Flow, group: _Group) -> Chain:
 def chains(p: Pass) -> tuple[Chain, ...]:
     """Every group of two or more ops of the pass that one kernel could do, in order of execution."""
     flow = dataflow(p)
-    return tuple(sorted((_chain(flow, g) for g in _groups(flow, ancestors(flow))), key=lambda c: c.op_ids[0]))
+    return tuple(sorted((_chain(flow, g.members) for g in _groups(flow, ancestors(flow))), key=lambda c: c.op_ids[0]))
+
+
+def narrowed(p: Pass, chain: Chain, without: Set[int]) -> Chain | None:
+    """The chain without these ops (ids); ``None`` where less than two are left."""
+    wanted = set(chain.op_ids) - without
+    if len(wanted) == len(chain.op_ids):
+        return chain
+    flow = dataflow(p)
+    members = [s.index for s in flow.steps if s.op.id in wanted]
+    return _chain(flow, members) if len(members) > 1 else None

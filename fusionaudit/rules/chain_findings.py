@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from fusionaudit.config import Config
 from fusionaudit.figures import counted, times
 from fusionaudit.findings import Finding, Severity
-from fusionaudit.program.chains import Chain, chains
+from fusionaudit.program.chains import Chain, chains, narrowed
 from fusionaudit.program.costs import sum_known
 from fusionaudit.program.kept import kept
 from fusionaudit.program.model import Pass, Program
+from fusionaudit.rules.constants import constant_steps
 from fusionaudit.rules.judging import (
     between_ns,
     compiled_away,
@@ -25,8 +26,15 @@ from fusionaudit.rules.library_ops import library_call, match, only_library
 from fusionaudit.rules.repeats import claimed_ops
 from fusionaudit.trace.schema import Op
 
-chains_of = kept(chains)
-"""The chains of a pass, worked out once for all rules that ask."""
+
+@kept
+def chains_of(p: Pass) -> tuple[Chain, ...]:
+    """The chains of a pass, worked out once for all rules that ask.
+
+    What FA108 would have made once is not in them: it saves all that those ops move.
+    """
+    constant = frozenset(s.op.id for s in constant_steps(p))
+    return tuple(c for found in chains(p) if (c := narrowed(p, found, constant)) is not None)
 
 
 def eager_like(program: Program) -> list[Pass]:

@@ -114,10 +114,11 @@ def _is_between(flow: Flow, step: Step) -> bool:
 def _finding(
     program: Program, p: Pass, config: Config, group: list[Step], spared: list[Step], what: str, remedy: str
 ) -> Finding:
-    avoidable = sum_known(b for s in spared for b in op_bytes(s.op))
+    whole, avoidable = sum_known(b for s in spared for b in op_bytes(s.op)), _beyond_chains(p, spared)
     kernels = {k.id: k for k in p.kernels}
-    times = [kernel_ns(kernels[k], program.device) for s in spared for k in s.kernels]
-    saving = sum_known(times)
+    saving = sum_known(kernel_ns(kernels[k], program.device) for s in spared for k in s.kernels)
+    if avoidable != whole and program.device is not None:
+        saving = program.device.transfer_ns(avoidable)
     judged = worth(program, p, config, saving_ns=saving, avoidable_bytes=avoidable)
     if saving is not None:
         saving += between_ns(p, [k for s in spared for k in s.kernels], left=0)
@@ -141,6 +142,22 @@ def _finding(
         evidence={"copies": len(group), "share_of_step": judged.share},
         key=f"{group[0].op.phase} {group[0].op.outputs[0].dtype}",
     )
+
+
+def _beyond_chains(p: Pass, spared: list[Step]) -> int | None:
+    """What these kernels move, without what the findings of their chains count: values inside those."""
+    flow = dataflow(p)
+    of_op = {step.op.id: step.index for step in flow.steps}
+    chain_of = {i: frozenset(of_op[o] for o in c.op_ids) for c in chains_of(p) for i in c.op_ids}
+    out: list[int | None] = []
+    for step in spared:
+        inside = chain_of.get(step.op.id)
+        if inside is None:
+            out += op_bytes(step.op)
+            continue
+        out += [t.nbytes for v, t in step.uses if flow.maker.get(v) not in inside]
+        out += [t.nbytes for v, t in step.makes if flow.leaves(v, inside)]
+    return sum_known(out)
 
 
 def _is_gone(program: Program, group: list[Step]) -> bool:

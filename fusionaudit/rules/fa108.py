@@ -9,6 +9,7 @@ every call: 64 calls a step over a 4M weight are 1.6 GB.
 How it is measured: dataflow. A kernel that reads no memory at all (or only what such kernels wrote), is not random
 and not a plain fill, computes a constant. A kernel that only casts parameters and runs several times in a step with
 no write to them in between is needed once; without a backward pass in the step it is not needed each step either.
+Where no step repeats (the recording is one step), nothing is said. Chains (FA101 to FA105) do not count these again.
 
 When it is wrong: a table whose size changes from step to step has to be made again (keep the largest and slice it).
 From a measured compiled pass the tool cannot always tell a parameter from another graph input; confidence is medium
@@ -28,10 +29,11 @@ from dataclasses import replace
 from fusionaudit.config import Config
 from fusionaudit.figures import counted, times
 from fusionaudit.findings import Finding, Severity
-from fusionaudit.program.costs import op_root, sum_known
-from fusionaudit.program.dataflow import Step, dataflow
+from fusionaudit.program.costs import sum_known
+from fusionaudit.program.dataflow import Step
 from fusionaudit.program.model import Kernel, Pass, Program
 from fusionaudit.rules.chain_findings import eager_like
+from fusionaudit.rules.constants import PLAIN_FILLS, constant_steps
 from fusionaudit.rules.fa105 import only_moves
 from fusionaudit.rules.judging import compiled_away, human_bytes, human_time, kernel_ns, short, worth
 from fusionaudit.rules.library_ops import roots
@@ -41,10 +43,6 @@ TITLE = "the same thing computed again each step or call"
 
 _HOIST_SHARE = 0.01
 """Part of the step's time or launches: a third of the usual limit, since hoisting costs no code and no accuracy."""
-_PLAIN_FILLS = {"full", "zeros", "ones", "empty", "zeros_like", "full_like", "ones_like", "fill", "zero", "new_zeros",
-                "new_full", "scalar_tensor", "clone", "view", "expand", "_to_copy", "copy",
-                "embedding_dense_backward", "nll_loss_backward", "constant_pad_nd", "cat", "slice_backward",
-                "select_backward", "index_put", "scatter", "scatter_add", "index_add"}  # fmt: skip
 _RANDOM_WORDS = ("rand", "bernoulli", "dropout", "seed", "normal", "uniform")
 _MANY_CALLS = 4
 
@@ -54,28 +52,9 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
     for p in eager_like(program):
         yield from _eager(program, p, config)
     compiled = program.get("compiled")
-    if compiled is not None:
+    if compiled is not None and compiled.steps:
         yield from _compiled_constants(program, compiled, config)
         yield from _compiled_casts(program, compiled, config)
-
-
-def constant_steps(p: Pass) -> list[Step]:
-    """Eager steps that depend on no input: made from constants, beyond a plain fill."""
-    flow = dataflow(p)
-    constant: set[int] = set()
-    out: list[Step] = []
-    for step in flow.steps:
-        made_here = all(flow.maker.get(v) in constant for v, _ in step.uses)
-        if not made_here or step.kind not in ("fill", "pointwise", "cast", "copy", "join", "scan"):
-            continue
-        if any(v[0] in flow.carried for v, _ in step.makes) or not step.makes:
-            continue
-        if any(t.storage is None for t in step.op.inputs):
-            continue
-        constant.add(step.index)
-        if op_root(step.op) not in _PLAIN_FILLS:
-            out.append(step)
-    return out
 
 
 def _severity(saved: Sequence[Kernel], p: Pass, share: float | None) -> Severity:
@@ -137,7 +116,7 @@ def _computes(kernel: Kernel) -> bool:
     names = set(roots(kernel.op_names))
     if any(word in name for name in names for word in _RANDOM_WORDS):
         return False
-    return kernel.category in ("pointwise", "copy", "scan") and bool(names - _PLAIN_FILLS)
+    return kernel.category in ("pointwise", "copy", "scan") and bool(names - PLAIN_FILLS)
 
 
 _INDEXED_VALUE = re.compile(r"tmp\d+ = .*\b(?:[xyz]\d+|[xyz]index|r\d*_\d+|r\d+)\b")
