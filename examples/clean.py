@@ -2,7 +2,7 @@
 
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
@@ -15,7 +15,7 @@ x = torch.randn(batch, length, width, device=device)
 @torch.no_grad()
 def attend(x: torch.Tensor) -> torch.Tensor:
     q, k, v = (t.unflatten(-1, (-1, 64)).transpose(1, 2) for t in project(norm(x)).chunk(3, dim=-1))
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 for _ in range(3):

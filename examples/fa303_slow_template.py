@@ -10,8 +10,8 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 if device == "cuda":
     torch._inductor.config.max_autotune_gemm_backends = "TRITON"
     torch._inductor.config.benchmark_epilogue_fusion = False
-size = 4096 if device == "cuda" else 64
-a, b, c = (torch.randn(size, size, device=device) for _ in range(3))
+size = 8192 if device == "cuda" else 64
+a, b, c = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(3))
 
 
 @torch.compile(mode="max-autotune-no-cudagraphs")
