@@ -2,7 +2,8 @@
 
 The sources are those that this process's own Inductor just generated; they are loaded here as Inductor itself would
 load them. Kernels are compiled with their first configuration, Inductor's default: the one that it takes where it does
-not time several (``triton.autotune_pointwise`` off); which one timing would pick is not known without a device.
+not time several (``triton.autotune_pointwise`` off); which one timing would pick is not known without a device. Where
+that one spills, the figures are those of the configuration that spills least.
 """
 
 from __future__ import annotations
@@ -71,19 +72,31 @@ def _measure(name: str, text: str, device: Device) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder:
         kernel = _load(name, text, Path(folder))
-        config = kernel.configs[0]
-        binary, log = _compile(_compile_arguments(kernel, config, device))
-        figures: dict[str, Any] = {
-            "num_warps": config.num_warps,
-            "num_stages": config.num_stages,
-            "config": {k: v for k, v in config.kwargs.items() if isinstance(v, (int, float, str, bool))},
-            "shared_bytes": int(getattr(binary.metadata, "shared", 0) or 0),
-        }
-        figures.update(amd_figures(binary.asm["amdgcn"]) if device.vendor == "amd" else nvidia_figures(log))
-        figures["occupancy"] = occupancy(
-            device, figures["registers"], figures["shared_bytes"], config.num_warps * device.warp_size
-        )
+        figures = _figures(kernel, kernel.configs[0], device)
+        # Inductor does not take a configuration that spills where another does not (``spill_threshold``).
+        for config in kernel.configs[1:]:
+            if not figures["spill_bytes"]:
+                break
+            other = _figures(kernel, config, device)
+            if (other["spill_bytes"] or 0) < figures["spill_bytes"]:
+                figures = other
         return figures
+
+
+def _figures(kernel: Any, config: Any, device: Device) -> dict[str, Any]:
+    """What the kernel takes in one configuration."""
+    binary, log = _compile(_compile_arguments(kernel, config, device))
+    figures: dict[str, Any] = {
+        "num_warps": config.num_warps,
+        "num_stages": config.num_stages,
+        "config": {k: v for k, v in config.kwargs.items() if isinstance(v, (int, float, str, bool))},
+        "shared_bytes": int(getattr(binary.metadata, "shared", 0) or 0),
+    }
+    figures.update(amd_figures(binary.asm["amdgcn"]) if device.vendor == "amd" else nvidia_figures(log))
+    figures["occupancy"] = occupancy(
+        device, figures["registers"], figures["shared_bytes"], config.num_warps * device.warp_size
+    )
+    return figures
 
 
 def _compile(arguments: tuple[Any, ...]) -> tuple[Any, str]:
