@@ -49,11 +49,13 @@ def _counting(compute: Any, count: int) -> Any:
 
 def _gathered(compute: Any, values: torch.Tensor, count: int, place: Callable[[Any], Any]) -> Any:
     """``values[place(i)]`` for each i below ``count``."""
+    place.__annotations__.clear()  # cuda.compute would take them for its types
     return compute.PermutationIterator(values.reshape(-1), compute.TransformIterator(_counting(compute, count), place))
 
 
 def _elementwise(compute: Any, columns: tuple[Any, ...], out: torch.Tensor, operator: Callable[[Any], Any]) -> Form:
     """One pass: ``out[i]`` from a tuple of values at i."""
+    operator.__annotations__.clear()  # cuda.compute would take them for its types
     values = compute.ZipIterator(*columns)
     flat = out.reshape(-1)
 
