@@ -136,6 +136,7 @@ def test_a_step_that_waits_cannot_be_a_cuda_graph(launch):
     assert found.verdict == "inconclusive"
     assert "cannot be captured" in found.reason
     assert float(torch.ones(3, device=launch.device).sum()) == 3  # the device still works
+    assert torch.rand(3, device=launch.device).min() >= 0  # so does its generator
 
 
 def test_more_than_two_to_the_31_elements(launch):

@@ -166,8 +166,14 @@ def capture_graph(run: Run) -> tuple[Run, Any]:
             run()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = run()
+    try:
+        with torch.cuda.graph(graph):
+            result = run()
+    except RuntimeError:
+        # torch leaves the generator in capture: it would refuse to draw from now on.
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        generator.graphsafe_set_state(generator.clone_state())
+        raise
     return graph.replay, (graph, result)
 
 
