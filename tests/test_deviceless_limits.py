@@ -6,6 +6,7 @@ import re
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -271,6 +272,16 @@ def test_triton_compiles_with_the_options_that_inductor_gives_it(tmp_path: Path)
             theirs = kernel._create_compile_options(config, kernel._create_compile_meta(config))
             assert ptxas._compile_arguments(kernel, config, device)[2] == theirs
             assert theirs["debug"]
+
+
+def test_of_several_configurations_the_one_that_spills_least_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    spills = {"first": 16, "second": 0, "third": 8}
+    kernel = SimpleNamespace(configs=list(spills))
+    monkeypatch.setattr(ptxas, "_load", lambda *_: kernel)
+    monkeypatch.setattr(ptxas, "_figures", lambda _, config, device: {"config": config, "spill_bytes": spills[config]})
+    assert ptxas._measure("k", "", find_target("h200"))["config"] == "second"
+    kernel.configs = ["third", "first"]
+    assert ptxas._measure("k", "", find_target("h200"))["config"] == "third"
 
 
 @pytest.mark.parametrize(("version", "works"), [("2.9.1+cu128", False), ("2.10.0+cpu", True), ("3.0.0a0", True)])
