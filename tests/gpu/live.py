@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -114,10 +114,10 @@ def structures(folder: Path) -> dict[str, Any]:
     return {f"{name} {engine}": document for (name, engine), document in documents.items()}
 
 
-def step_times(folder: Path) -> dict[str, Any]:
+def step_times(folder: Path, names: Iterable[str]) -> dict[str, Any]:
     """Each 30-step form by both engines beside its events, one after another: the GPU is theirs alone."""
     found = {}
-    for script in [ROOT / "tests" / "gpu" / "workloads" / "long" / f"{name}.py" for name in EXAMPLES]:
+    for script in [ROOT / "tests" / "gpu" / "workloads" / "long" / f"{name}.py" for name in names]:
         clock = events(script)
         for engine in ENGINES:
             row = times(audit(script, engine, folder / "long", "--passes", "clean"), clock)
@@ -128,15 +128,17 @@ def step_times(folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path, help="JSON file; what it has already of the other part stays")
+    parser.add_argument("out", type=Path, help="JSON file; what it has already of other parts and scripts stays")
     parser.add_argument("--part", choices=["structure", "times"], action="append", help="only this part")
+    parser.add_argument("--only", choices=EXAMPLES, action="append", help="times of this script only")
     parser.add_argument("--folder", type=Path, help="keeps the captures")
     options = parser.parse_args()
     result = json.loads(options.out.read_text()) if options.out.exists() else {}
-    parts = {"structure": structures, "times": step_times}
     with tempfile.TemporaryDirectory() as place:
-        for part in options.part or list(parts):
-            result[part] = parts[part](options.folder or Path(place))
+        folder = options.folder or Path(place)
+        for part in options.part or ["structure", "times"]:
+            found = structures(folder) if part == "structure" else step_times(folder, options.only or EXAMPLES)
+            result[part] = result.get(part, {}) | found
             options.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
