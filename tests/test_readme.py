@@ -1,0 +1,84 @@
+"""The README cannot drift: its commands parse, its rules, files and names exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from pathlib import Path
+from typing import get_args
+
+import click
+import pytest
+
+import fusionaudit
+from fusionaudit.capture.session import Engine
+from fusionaudit.cli import main
+from fusionaudit.rules import RULES
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = (ROOT / "README.md").read_text()
+CODE = re.findall(r"`([^`\n]+)`", TEXT) + [
+    line for block in re.findall(r"```sh\n(.*?)```", TEXT, re.S) for line in block.splitlines()
+]
+COMMANDS = sorted(
+    {
+        m
+        for text in CODE
+        for m in re.findall(
+            r"\bfusionaudit ((?:run|analyze|report|verify|bench|baseline|check|diff|sweep|rules|doctor)\b[^&|#]*)", text
+        )
+    }
+)
+
+
+def test_every_command_is_in_the_table() -> None:
+    listed = set(re.findall(r"^\| `fusionaudit (\w+)", TEXT, re.M))
+    assert listed == set(main.commands)
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_is_one_that_parses(line: str) -> None:
+    """With every option before the script: what follows a script is the script's."""
+    name, *words = shlex.split(
+        line.replace("[options]", "").replace("[args]", "").replace("[pattern]", "").replace("[CODE]", "")
+    )
+    words = [w.replace("PATH...", "capture").replace("F", "json") if w in ("PATH...", "F") else w for w in words]
+    command = main.commands[name]
+    scripts = [i for i, w in enumerate(words) if w.endswith(".py")]
+    if scripts:
+        assert not [w for w in words[scripts[0] + 1 :] if f" {w} " in f" {_options(command)} "]
+    with command.make_context(name, words, resilient_parsing=True) as context:
+        assert not (set(context.args) & set(_options(command).split()))
+    known = set(_options(command).split())
+    assert {w for w in words if w.startswith("--") and (not scripts or words.index(w) < scripts[0])} <= known
+
+
+def _options(command: click.Command) -> str:
+    return " ".join(o for p in command.params for o in (*p.opts, *p.secondary_opts) if o.startswith("-"))
+
+
+def test_every_rule_is_in_the_table() -> None:
+    assert re.findall(r"^\| (FA\d+) \|", TEXT, re.M) == [r.CODE for r in RULES]
+
+
+def test_every_engine_is_in_the_table() -> None:
+    assert set(re.findall(r"^\| `(\w+)` \| (?:a GPU|any CPU)", TEXT, re.M)) == set(get_args(Engine)) - {"auto"}
+
+
+def test_every_file_is_there() -> None:
+    linked = re.findall(r"\]\(([\w./-]+)\)", TEXT) + re.findall(r"`((?:examples|tests|\.ci)/[\w./-]+)`", TEXT)
+    assert linked
+    assert [f for f in linked if not (ROOT / f).exists()] == []
+
+
+def test_python_is_python_and_its_names_are_public() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", TEXT, re.S)
+    assert blocks
+    for block in blocks:
+        names = {
+            n.attr
+            for n in ast.walk(ast.parse(block))
+            if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "fusionaudit"
+        }
+        assert [n for n in names if not hasattr(fusionaudit, n)] == []
