@@ -259,3 +259,67 @@ def test_what_costs_more_to_make_again_is_kept_and_read():
     (chain,) = chains(eager(*adds, op("sum", [t("a7", N)], t("s")), op("div", [t("a7", N), t("s")], t("o", N))))
     # In: eight; out: o; a7 written, and read with s.
     assert (chain.kernels, chain.minimum_bytes) == (2, (8 + 1 + 2) * 4 * N + 8)
+
+
+def test_only_what_feeds_a_reduction_is_in_its_group():
+    """x is updated; four functions read it, one of them reduces: that one is the group."""
+    made = [op("aten.add_.Tensor", [t("x", N)], t("x", N), mutated=[0])]
+    made += [op("exp", [t("x", N)], t("e", N)), op("sum", [t("e", N)], t("s"))]
+    made += [op(name, [t("x", N)], t(name, N)) for name in ("neg", "sin", "cos")]
+    assert kinds(*made) == [("into_reduction", ("add_", "exp", "sum"))]
+
+
+def test_what_follows_a_reduction_and_what_that_reads_stay_with_it():
+    """The mean's last division belongs to its kernel."""
+    found = kinds(
+        op("exp", [t("x", N)], t("a", N)), op("sum", [t("a", N)], t("s")), op("div", [t("s"), t("n")], t("m"))
+    )
+    assert found == [("into_reduction", ("exp", "sum", "div"))]
+
+
+def test_what_reads_a_reductions_input_beside_it_forms_a_group_of_its_own():
+    found = kinds(
+        op("exp", [t("x", N)], t("a", N)),
+        op("sum", [t("a", N)], t("s")),
+        op("neg", [t("a", N)], t("b", N)),
+        op("sin", [t("b", N)], t("c", N)),
+    )
+    assert found == [("into_reduction", ("exp", "sum")), ("elementwise", ("neg", "sin"))]
+
+
+def backward(i: int):
+    gradient, made = t(f"g{i}", 4096, 1024), t(f"d{i}", 4096, 1024)
+    phase = {"phase": "backward"}
+    return (
+        op("threshold_backward", [gradient, t(f"x{i}", 4096, 1024)], made, **phase),
+        op("sum", [made], t(f"s{i}", 1024), **phase),
+        op("aten.add_.Tensor", [t("grad", 1024), t(f"s{i}", 1024)], t("grad", 1024), mutated=[0], **phase),
+        op("mm", [made, t("w", 1024, 1024)], t(f"o{i}", 4096, 1024), **phase),
+    )
+
+
+def test_gradients_of_micro_batches_are_no_one_kernel():
+    one = ("into_reduction", ("threshold_backward", "sum", "add_"))
+    assert kinds(*backward(0), *backward(1), *backward(2)) == [one] * 3
+
+
+def test_two_sums_that_are_added_up_are_two_groups_unless_they_read_the_same():
+    def added(second: str):
+        return kinds(
+            op("abs", [t("x", N)], t("a", N)),
+            op("sum", [t("a", N)], t("s")),
+            op("exp", [t(second, N)], t("b", N)),
+            op("sum", [t("b", N)], t("r")),
+            op("add", [t("s"), t("r")], t("o")),
+        )
+
+    assert sorted(len(ops) for _, ops in added("y")) == [2, 3]
+    assert [len(ops) for _, ops in added("x")] == [5]
+
+
+def test_a_tail_on_the_statistics_of_a_norm_is_no_second_look_at_its_rows():
+    gradient = [t("g", 4096, 1024), t("x", 4096, 1024)]
+    norm = op("cudnn_batch_norm_backward", [t("d", 4096, 1024)], t("o", 4096, 1024), t("w", 1024))
+    tail = op("aten.add_.Tensor", [t("grad", 1024), t("w", 1024)], t("grad", 1024), mutated=[0])
+    found = kinds(op("threshold_backward", gradient, t("d", 4096, 1024)), norm, tail)
+    assert [kind for kind, _ in found] == ["into_reduction"]

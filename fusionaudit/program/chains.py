@@ -30,6 +30,9 @@ from fusionaudit.trace.schema import Op, Phase
 ChainKind = Literal["elementwise", "into_reduction", "reduction_epilogue", "matmul_epilogue"]
 
 _ELEMENTWISE: frozenset[OpKind] = frozenset({"pointwise", "cast", "copy", "fill", "random", "join"})
+_TINY = 8
+"""A tensor that many times smaller than what two reductions read is no reason to make them one kernel: a merge saves
+little of the smaller one's traffic, and may have to wait for work in between."""
 _HEADS: frozenset[OpKind] = frozenset({"matmul", "convolution"})
 
 
@@ -102,6 +105,8 @@ def _joins(flow: Flow, producer: Step, consumer: Step) -> bool:
         return False
     if producer.op.stream != consumer.op.stream or not _same_elements(flow, producer, consumer):
         return False
+    if _accumulates(producer.op, consumer.op):
+        return False
     if producer.kind == "random" and not producer.op.inputs:
         return False  # input data made up on the device: set-up, not a stage of the computation
     made, wanted = _numel(producer), _numel(consumer)
@@ -123,6 +128,26 @@ def _joins(flow: Flow, producer: Step, consumer: Step) -> bool:
         size = row_size(producer)
         return size is not None and size.one_kernel
     return False
+
+
+def _accumulates(first: Op, second: Op) -> bool:
+    """Both add to the same gradient, as each micro-batch does when its backward ends."""
+    both = (first, second)
+    if first.name != second.name or any(not o.mutated or o.phase != "backward" for o in both):
+        return False
+    return first.inputs[first.mutated[0]].storage == second.inputs[second.mutated[0]].storage
+
+
+def _bridges(flow: Flow, producer: Step, consumer: Step, a: _Group, b: _Group) -> bool:
+    """Only a few numbers connect the groups (two sums that are added up), which share no data worth the merge."""
+    edge = max((t.numel for v, t in consumer.uses if flow.maker.get(v) == producer.index), default=0)
+    if a.reduction is None or b.reduction is None or _numel(consumer) > edge:
+        return False
+    least = min(a.reduction.elements, b.reduction.elements)
+    if edge * _TINY > least:
+        return False
+    ours, theirs = ({v for v, t in _border(flow, g.members)[0] if t.numel * _TINY > least} for g in (a, b))
+    return not ours & theirs
 
 
 def _convex(mask: int, members: Iterable[int], upstream: list[int]) -> bool:
@@ -167,7 +192,28 @@ def _groups(flow: Flow, upstream: list[int]) -> list[_Group]:
     """All groups. Rows that are reduced end a matmul's epilogue: what one kernel does with them is theirs."""
     loose = {s.index for s in flow.steps if s.kind in _HEADS or _is_loose_bias(flow, s)}
     rows = [g for g in _grow(flow, upstream, loose) if g.reduction is not None and _takes_rows(flow, g)]
-    return rows + _grow(flow, upstream, {i for g in rows for i in g.members})
+    found = rows + _grow(flow, upstream, {i for g in rows for i in g.members})
+    feeding = [_feeding(flow, g) for g in found]
+    taken = {i for g in feeding for i in g.members}
+    # What only reads the same input as a reduction's producers is a group of its own.
+    rest = [] if feeding == found else _grow(flow, upstream, taken)
+    return feeding + [_feeding(flow, g) for g in rest]
+
+
+def _feeding(flow: Flow, group: _Group) -> _Group:
+    """Of a group that ends in a reduction, the steps that the reduction waits for, and what follows it."""
+    steps = [flow.steps[i] for i in sorted(group.members)]
+    if _kind(steps) != "into_reduction":
+        return group
+    behind = {s.index for s in steps if s.kind in REDUCING}
+    for step in steps:
+        if any(flow.maker.get(v) in behind for v, _ in step.uses):
+            behind.add(step.index)
+    for step in reversed(steps):
+        if any(r in behind for v, _ in step.makes for r in flow.readers.get(v, ())):
+            behind.add(step.index)
+    kept = sorted(behind)
+    return _Group(members=kept, mask=sum(1 << i for i in kept), reduction=group.reduction)
 
 
 def _takes_rows(flow: Flow, group: _Group) -> bool:
@@ -209,7 +255,7 @@ def _grow(flow: Flow, upstream: list[int], without: Set[int]) -> list[_Group]:
             merged = _merged(mine, theirs)
             if merged is None or not _convex(merged.mask, merged.members, upstream):
                 continue
-            if hazard(flow, merged.members):
+            if hazard(flow, merged.members) or _bridges(flow, producer, step, mine, theirs):
                 continue
             root = home[maker]
             groups.pop(home[step.index])
@@ -232,7 +278,8 @@ def _kind(steps: list[Step]) -> ChainKind:
     for step in sorted(after, key=lambda s: s.index):
         if any(v in fed for v, _ in step.uses):
             fed.update(v for v, _ in step.makes)
-            if _numel(step) > size or any(s.kind != "reduction" for s in reducing):
+            # A library's norm or softmax has its rows in its result; its statistics' tail is no second look at them.
+            if _numel(step) > size or (_numel(step) == size and any(s.kind != "reduction" for s in reducing)):
                 return "reduction_epilogue"
     return (
         "into_reduction"
