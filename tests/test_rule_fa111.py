@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from builders import MEGA, call, compiled, graph, run, t, warnings
 
+from fusionaudit.inductor.kernels import accesses
 from fusionaudit.inductor.model import FusionDecision
 from fusionaudit.rules import fa107, fa111, fa117
 
@@ -216,3 +217,34 @@ def test_what_waits_for_a_reduction_of_everything_is_not_one_kernel():
     assert "runs in stages" in found.message
     assert not any("could be one" in f.message for f in run(fa111, softmax_of_everything(64 * MEGA)))
     assert any("could be one" in f.message for f in run(fa111, softmax_of_everything(4 * MEGA)))
+
+
+SCATTER = """
+@triton_heuristics.pointwise(
+    size_hints={'x': 16777216},
+    triton_meta={'signature': {'in_ptr0': '*i64', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32'}},
+    inductor_meta={'kernel_name': 'triton_poi_1', 'mutated_arg_names': ['out_ptr0']},
+)
+@triton.jit
+def triton_poi_1(in_ptr0, in_ptr1, out_ptr0, xnumel, XBLOCK : tl.constexpr):
+    xindex = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[:]
+    xmask = xindex < xnumel
+    x0 = xindex
+    tmp0 = tl.load(in_ptr0 + (x0), xmask)
+    tmp1 = tl.load(in_ptr1 + (x0), xmask)
+    tl.atomic_add(out_ptr0 + (tmp0), tmp1, xmask, sem="relaxed")
+"""
+
+
+def test_a_scatter_waits_for_what_it_adds_to_and_is_waited_for():
+    """zeros, scatter_add, mul: one kernel would add to what is not yet zeroed, and read what is not yet added."""
+    size, z = 16 * MEGA, t("z", 16 * MEGA)
+    g = graph(
+        call("triton_poi_0", [], [z], aten=["zeros_like"], numels={"x": size}),
+        call("triton_poi_1", [t("i", size, dtype="int64"), t("x", size), z], [z], aten=["scatter_add"],
+             numels={"x": size}, source=SCATTER),
+        call("triton_poi_2", [z], [t("y", size)], aten=["mul"], numels={"x": size}),
+        outputs=["y"],
+    )  # fmt: skip
+    g = replace(g, kernels=tuple(replace(k, accesses=accesses(k.name, k.source)) for k in g.kernels))
+    assert run(fa111, compiled(g)) == []

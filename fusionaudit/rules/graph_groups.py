@@ -142,6 +142,8 @@ def _fits(
     fed = {v for v, _ in flow.makes[first]} & {v for v, _ in flow.uses[second]}
     sizes = {v: tensor.nbytes or 0 for v, tensor in flow.uses[first]}
     common = set(sizes) & {v for v, _ in flow.uses[second]}
+    if _scatters(flow, ka, first, second) or _scatters(flow, kb, second, first):
+        return None
     if _fills_rest(flow, first, second) or _fills_rest(flow, second, first):
         return "fill"
     if not fed and not common:
@@ -160,6 +162,14 @@ def _fits(
     if fed and max(sa[0] * sa[1], sb[0] * sb[1]) <= ONE_BLOCK:
         return "small"
     return None
+
+
+def _scatters(flow: CallFlow, kernel: GeneratedKernel, one: int, other: int) -> bool:
+    """The kernel writes to places that its data tell, in a buffer of the other: that waits for all of either."""
+    if not any(a.store and (a.atomic or a.indirect) for a in kernel.accesses):
+        return False
+    touched = {v[0] for v, _ in (*flow.uses[other], *flow.makes[other])}
+    return any(v[0] in touched for v, _ in flow.makes[one])
 
 
 def _waits_for_all(
