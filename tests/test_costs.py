@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from builders import op, t
 
+from fusionaudit.inductor.extern_ops import extern_bytes
 from fusionaudit.program.costs import category, op_bytes, op_kind, unknown_reason
 from fusionaudit.tensors import Tensor
 
@@ -95,3 +96,11 @@ def test_accumulating_index_put_is_unknown_with_a_reason():
               arguments=({"tensor": 0}, [{"tensor": 2}], {"tensor": 1}, True))  # fmt: skip
     assert op_bytes(made) == (None, None)
     assert "accumulation" in (unknown_reason(made) or "")
+
+
+def test_sorts_are_unknown_in_eager_and_in_graphs_alike():
+    x, values, indices = t("a", N), t("v", N), t("i", N, dtype="int64")
+    assert op_bytes(op("aten.sort.default", [x], values, indices)) == (None, None)
+    for target in ("torch.ops.aten.sort.stable", "torch.ops.aten.topk.default"):
+        assert extern_bytes(target, [x], [values, indices]) == (None, None)
+    assert extern_bytes("torch.ops.aten.cumsum.default", [x], [values]) == (4 * N, 4 * N)

@@ -129,10 +129,10 @@ def extern_bytes(
     """(read, write) bytes of an extern call: each operand and each output once, as stored.
 
     A table that is only sampled (embedding, index, gather) counts at most as many elements as the output has. ``None``
-    for custom ops (they may read a part, or more than once) and where an operand is not known. Workspaces inside the
-    library (split-K, sort) are not in it.
+    for custom ops (they may read a part, or more than once), for sorts (as in the eager model: their passes over the
+    data depend on the algorithm that is chosen) and where an operand is not known. Workspaces of split-K are not in it.
     """
-    if call_kind(target) == "custom":
+    if call_kind(target) == "custom" or base_name(target) in _SORTS:
         return None, None
     if is_view(target):
         return 0, 0

@@ -294,6 +294,8 @@ def _unknown_bytes(graphs: Sequence[CompiledGraph], name: str) -> list[Note]:
             if call.read_bytes is None or call.write_bytes is None:
                 if call.kind == "custom":
                     why = "a custom op: what it reads is not in the log"
+                elif call.category == "sort":
+                    why = "passes over the data and workspace depend on the algorithm"
                 elif call.kind == "extern":
                     why = "the shape or dtype of an operand is not in the log"
                 elif call.target in long:
