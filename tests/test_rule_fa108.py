@@ -92,3 +92,11 @@ def test_a_cast_made_twice_counts_what_its_chain_does_not():
     ops = [op("aten._to_copy.default", [a], half, at=4), op("aten._to_copy.default", [a], again, at=4)]
     found = run(fa105, eager(*ops, op("aten._to_copy.default", [again], back, at=4)))
     assert sum(f.avoidable_bytes or 0 for f in found) == (18 - 10) * MEGA
+
+
+def test_silent_on_the_first_gradient_of_a_mean():
+    """Its backward divides ones by their number: autograd makes that, nobody can keep it."""
+    one, wide = t("one"), t("w", MEGA)
+    phase = {"phase": "backward"}
+    ops = (op("ones_like", [one], one, **phase), op("div", [one], wide, **phase))
+    assert not run(fa108, eager(*ops, op("mul", [wide, t("x", MEGA)], t("y", MEGA), **phase)))

@@ -45,3 +45,11 @@ def test_silent_where_the_bytes_between_an_ops_launches_are_not_known():
     before = eager(op("exp", [X], Y))
     before = replace(before, kernels=(*before.kernels, replace(before.kernels[0], id=1, read_bytes=0, write_bytes=0)))
     assert not run(fa118, before, moves(2))
+
+
+def test_silent_on_bytes_of_a_predicted_convolution_that_may_turn_its_operands():
+    x, y, w = t("x", 32, 16, 64, 64), t("y", 32, 32, 64, 64), t("w", 32, 16, 3, 3)
+    last = replace(x, strides=(16 * 64 * 64, 1, 64 * 16, 16))
+    turned = replace(w, strides=(16 * 9, 1, 48, 16))
+    assert not run(fa118, eager(op("convolution", [x, w], y)), moves(8))
+    assert run(fa118, eager(op("convolution", [last, turned], y)), moves(8))

@@ -31,6 +31,7 @@ def constant_steps(p: Pass) -> list[Step]:
         if any(t.storage is None for t in step.op.inputs):
             continue
         constant.add(step.index)
-        if op_root(step.op) not in PLAIN_FILLS:
+        # What autograd makes of a loss's first gradient is not the script's to keep.
+        if op_root(step.op) not in PLAIN_FILLS and step.op.phase != "backward":
             out.append(step)
     return out
