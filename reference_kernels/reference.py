@@ -69,7 +69,8 @@ class Reference:
     expressions that stand for the file in tests (compiled for every architecture, registers kept).
     ``tolerance_scale`` multiplies the tolerance of the dtype; ``precise`` stands in for ``eager`` where that draws its
     own random numbers. ``limit`` says what keeps it off the copy bandwidth, if anything does. ``sizes`` are the bytes
-    of the main tensor in the table: in the L1s, in the L2, far beyond both.
+    of the main tensor in the table: in the L1s, in the L2, far beyond both. ``reads_twice``: the kernel loads its
+    inputs a second time (a figure of its own in the byte model, ``reread_bytes``).
     """
 
     name: str
@@ -87,6 +88,7 @@ class Reference:
     precise: Callable[..., Tensors] | None = None
     moved_bytes: Callable[[Tensors, Tensors], int] | None = None
     sizes: tuple[int, ...] = (1 << 20, 1 << 24, 1 << 30)
+    reads_twice: bool = False
 
     def ideal_bytes(self, inputs: Tensors, outputs: Tensors) -> int:
         """Bytes through global memory: each input read once, each output written once, unless the file says else."""

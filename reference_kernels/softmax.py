@@ -141,5 +141,6 @@ OUTER_SOFTMAX = Reference(
         "softmax_outer<double, 8, 64, 2, false, 0>",
     ),
     limit="the columns are read twice, and the L2 keeps only part of them: 64% of the copy bandwidth on an H200",
+    reads_twice=True,
     applies="softmax over a dimension that is not the last",
 )
