@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import quote, unquote
 
+from fusionaudit.compiled_by import AUDIT, SCRIPT
 from fusionaudit.errors import AuditError
 from fusionaudit.groups import (
     LOCK_FORMAT,
@@ -132,6 +133,7 @@ def format_lock(lock: Lock) -> str:
         f"torch {key.torch}",
         f"triton {key.triton}",
         f"engine {key.engine}",
+        *([f"compiled-by {lock.compiled_by}"] if lock.compiled_by else []),
     ]
     for section, groups in itertools.groupby(lock.groups, key=lambda g: g.section):
         lines += ["", _section_line(section)]
@@ -211,6 +213,8 @@ def _header(lines: Iterator[tuple[int, str]], name: str) -> dict[str, str]:
             f"{name}: lock format {out['format'][:20]} is newer than this fusionaudit reads ({LOCK_FORMAT})",
             remedy="upgrade fusionaudit",
         )
+    if out.get("compiled-by", SCRIPT) not in (SCRIPT, AUDIT):
+        raise AuditError(f"{name}: cannot read the compiled-by line of the lock", remedy=_REMEDY)
     missing = [w for w in ("target", "torch", "triton", "engine") if not out.get(w)]
     if missing:
         raise AuditError(f"{name}: the lock is cut off (no {missing[0]} line)", remedy=_REMEDY)
@@ -277,5 +281,5 @@ def read_lock(text: str, *, name: str = "fusion.lock") -> Lock:
         raise AuditError(f"{name}: the lock should hold {ended} groups and holds {len(groups)}", remedy=_REMEDY)
     return Lock(
         key=key, groups=tuple(groups), tool=header.get("tool", "").replace("fusionaudit ", ""),
-        format=int(header["format"]),
+        format=int(header["format"]), compiled_by=header.get("compiled-by", ""),
     )  # fmt: skip

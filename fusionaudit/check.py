@@ -5,13 +5,23 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fusionaudit.baseline import blocking
+from fusionaudit.compiled_by import compiled_lines
 from fusionaudit.diff import Change, Changes, compare, reason_for
 from fusionaudit.errors import EXIT_ERROR, EXIT_FINDINGS, EXIT_OK, AuditError
-from fusionaudit.explain import UNRELATED, change_line, counted, describe, figures, listed, of_two_programs
+from fusionaudit.explain import (
+    UNRELATED,
+    change_line,
+    compiling_text,
+    counted,
+    describe,
+    figures,
+    listed,
+    of_two_programs,
+)
 from fusionaudit.figures import counted as number
 from fusionaudit.findings import Finding, Location, Severity
 from fusionaudit.groups import Group, Lock, Ref, bare, lock_of
@@ -43,6 +53,8 @@ class _Cluster:
 
     refs: list[Ref]
     changes: list[Change] = field(default_factory=list)
+    compiling: Literal["added", "removed"] | None = None
+    """The script's own torch.compile came or went, and all changes of the compiled pass with it."""
 
 
 _SAYS_DYNAMIC = re.compile(r"\bdynamic\s*=|\bmark_dynamic\b")
@@ -90,6 +102,12 @@ def _near(a: Ref, b: Ref) -> bool:
 
 def _clusters(changes: Changes, document: Document) -> list[_Cluster]:
     """Each change under the edit that explains it; without an edited line, all under the first event or change."""
+    if changes.compiling:
+        own = [c for c in changes.changes if c.pass_name == "compiled"]
+        rest = replace(changes, compiling=None, changes=tuple(c for c in changes.changes if c not in own))
+        lines = compiled_lines([r for c in own for r in c.refs], changes.compiling.names)
+        cluster = _Cluster(refs=lines, changes=own, compiling=changes.compiling.what)
+        return [*([cluster] if own else []), *(_clusters(rest, document) if rest.changes else [])]
     roots = _roots(changes, document)
     if not roots:
         events = [c for c in changes.changes if c.new and c.new[0].what != "kernel" and c.refs]
@@ -134,6 +152,16 @@ def outcome(changes: Sequence[Change], limits: Limits) -> Outcome:
     return "changed" if unknown or torn or any(_more_ops(changes, n) for n in names) else "same"
 
 
+def _cluster_outcome(cluster: _Cluster, limits: Limits) -> Outcome:
+    """A script that no longer compiles is never as locked, whatever it costs; one that now does is better, unless its
+    kernels cost more. Graph breaks come and go with compiling and cost only what the kernels do."""
+    if cluster.compiling is None:
+        return outcome(cluster.changes, limits)
+    kernels = [c for c in cluster.changes if (c.new or c.old)[0].what == "kernel"]
+    worse = outcome(kernels, limits) == "regression"
+    return "regression" if worse else "changed" if cluster.compiling == "removed" else "improvement"
+
+
 def _times(events: Sequence[Group]) -> int:
     return sum(g.launches or 1 for g in events)
 
@@ -171,7 +199,7 @@ def _weight(change: Change, refs: Sequence[Ref]) -> tuple[object, ...]:
     )
 
 
-def _finding(cluster: _Cluster, result: Outcome, document: Document, totals: dict[str, Any]) -> Finding:
+def _finding(cluster: _Cluster, result: Outcome, document: Document, changes: Changes) -> Finding:
     decisions = {p["name"]: p.get("decisions") or [] for p in document["passes"]}
     ordered = sorted(cluster.changes, key=lambda c: _weight(c, cluster.refs))
     reasons = {id(c): reason_for(c, decisions.get(c.pass_name, ())) for c in ordered}
@@ -186,12 +214,16 @@ def _finding(cluster: _Cluster, result: Outcome, document: Document, totals: dic
         where += f" `{ref.code}`" if ref.code else ""
     follow = f"{number(len(texts) - 1, 'further change')} that follow{'s' if len(texts) == 2 else ''} from it"
     more = "" if len(texts) == 1 else f" (and {follow})"
-    launches = {name: [b[0], a[0]] for name, (b, a) in totals.items()}
+    message = f"{_WORDS[result]} at {where}: {texts[0]}{more}"
+    if cluster.compiling:
+        message = compiling_text(changes)
+        texts = [message, *texts]
+    launches = {name: [b[0], a[0]] for name, (b, a) in changes.totals.items()}
     return Finding(
         rule="FA115",
         pass_name=ordered[0].pass_name,
         severity=_severity(result),
-        message=f"{_WORDS[result]} at {where}: {texts[0]}{more}",
+        message=message,
         ops=tuple(dict.fromkeys(op for c in ordered[:1] for g in (c.new or c.old) for op in g.ops)),
         location=location,
         avoidable_bytes=_more_bytes(cluster.changes),
@@ -283,8 +315,8 @@ def check(
     told: list[str] = []
     results: list[Outcome] = []
     for cluster in _clusters(changes, document) if changes.changes else []:
-        result = outcome(cluster.changes, limits)
-        finding = _finding(cluster, result, document, changes.totals)
+        result = _cluster_outcome(cluster, limits)
+        finding = _finding(cluster, result, document, changes)
         allowed = _allowed(cluster, limits, today) if result in ("regression", "changed") else None
         if allowed and not expired(allowed, today):
             until = f", until {allowed.expires}" if allowed.expires else ""

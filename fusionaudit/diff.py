@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from fusionaudit.compiled_by import Compiling, as_run, compiling
 from fusionaudit.groups import Group, Key, Lock, Ref, Section
 from fusionaudit.lost_edges import Edge, lost_edges
 from fusionaudit.matching import Pairs, line_id, match, op_kinds, tensors
@@ -93,6 +94,8 @@ class Changes:
     """Passes that never ran on the new side: nothing of them is compared."""
     only_new: dict[str, Totals]
     unrelated: bool = False
+    compiling: Compiling | None = None
+    """The script's own torch.compile came or went: its compiled pass is compared with what it runs eagerly."""
 
 
 def _sum(groups: Iterable[Group]) -> int | None:
@@ -209,8 +212,10 @@ def compare(old: Lock, new: Lock, *, bytes_percent: float = 1.0) -> Changes:
     ``other_key`` says so.
 
     ``bytes_percent``: a group whose bytes moved by no more than this is the same (gathers touch other rows with other
-    data).
+    data). Where only one side compiles itself, its compiled pass is compared with the other's eager one.
     """
+    compile_change = compiling(old, new)
+    old, new = as_run(old, new)
     position = {id(g): i for i, g in enumerate(new.groups)}
     after = len(position)
     both = [name for name in new.passes if name in old.passes]
@@ -253,6 +258,7 @@ def compare(old: Lock, new: Lock, *, bytes_percent: float = 1.0) -> Changes:
         totals={name: (_totals(old, name), _totals(new, name)) for name in both},
         only_old={name: _totals(old, name) for name in old.passes if name not in both},
         only_new={name: _totals(new, name) for name in new.passes if name not in both},
+        compiling=compile_change,
         unrelated=bool(both) and few and len(known & lines) <= _LEAST_LINES * min(len(known), len(lines)),
     )
 
@@ -261,7 +267,7 @@ def graph_counts(old: Lock, new: Lock, pass_name: str) -> tuple[int, int]:
     """Compiled graphs in a pass before and after."""
     before, after = (
         len({g.section for g in lock.groups if g.section.pass_name == pass_name and g.section.graph})
-        for lock in (old, new)
+        for lock in as_run(old, new)
     )
     return before, after
 

@@ -6,6 +6,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from fusionaudit.compiled_by import not_told
 from fusionaudit.diff import Change, Changes, compare, graph_counts
 from fusionaudit.figures import counted as number
 from fusionaudit.figures import launched, times
@@ -124,6 +125,28 @@ def _tensor_change(old: Group, new: Group) -> str:
     return ", ".join(f"{word} {_pairs(a, b)}" for word, a, b in sides if a != b)
 
 
+_EAGER_SIDE = {
+    "removed": "now as it runs eagerly: the script no longer compiles",
+    "added": "before as it ran eagerly: the script did not compile",
+}
+
+
+def compiling_text(changes: Changes) -> str:
+    """In words: the script's own compilation came or went, and what that costs its step."""
+    assert changes.compiling is not None
+    what, names = changes.compiling
+    before, after = changes.totals["compiled"]
+    costs = [f"{launched(t.launches, t.copies)}, {megabytes(t.bytes)}" for t in (before, after)]
+    least = "; without the groups whose bytes are not known" if before.unknown or after.unknown else ""
+    verb, basis = (
+        ("no longer compiles", "compiled before, eager now")
+        if what == "removed"
+        else ("now compiles", "eager before, compiled now")
+    )
+    function = f" {_brief(names)}" if names else ""
+    return f"the script {verb}{function}: its step goes from {costs[0]} to {costs[1]} ({basis}{least})"
+
+
 def figures(changes: Changes, lock: Lock, new: Lock, sides: tuple[str, str] = ("the lock", "this audit")) -> list[str]:
     """A line a pass: launches, bytes and graphs before and after; what only one side has is not compared."""
     lines = []
@@ -135,7 +158,16 @@ def figures(changes: Changes, lock: Lock, new: Lock, sides: tuple[str, str] = ("
         text += f", bytes {megabytes(before.bytes)} -> {megabytes(after.bytes)} per step"
         if before.unknown or after.unknown:
             text += f" (without {before.unknown} -> {after.unknown} groups whose bytes are not known)"
-        lines.append(text + (f", graphs {graphs[0]} -> {graphs[1]}" if any(graphs) else ""))
+        text += f", graphs {graphs[0]} -> {graphs[1]}" if any(graphs) else ""
+        if name == "compiled" and changes.compiling:
+            text += f" ({_EAGER_SIDE[changes.compiling.what]})"
+        lines.append(text)
+    for side, one, other in ((sides[0], lock, new), (sides[1], new, lock)):
+        if not_told(one, other):
+            lines.append(
+                f"whether the script compiles itself: not compared: {side} does not say (an older fusionaudit made it; "
+                "`fusionaudit check --update` writes it down)"
+            )
     for lone, (has, lacks) in ((changes.only_old, sides), (changes.only_new, sides[::-1])):
         for name, totals in lone.items():
             ran = launched(totals.launches, totals.copies)

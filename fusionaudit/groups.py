@@ -139,12 +139,14 @@ class Key:
 @dataclass(frozen=True, kw_only=True)
 class Lock:
     """The groups of one program under one key. ``tool`` is the fusionaudit version that made it; ``flow`` (only from a
-    document) is what the eager ops read from each other."""
+    document) is what the eager ops read from each other. ``compiled_by``: who called torch.compile in the compiled
+    pass, ``script`` or ``fusionaudit`` (for it); empty where that is not known."""
 
     key: Key
     groups: tuple[Group, ...]
     tool: str = ""
     format: int = LOCK_FORMAT
+    compiled_by: str = ""
     flow: tuple[FlowOp, ...] = field(default=(), compare=False, repr=False)
 
     @property
@@ -367,7 +369,18 @@ def flow_of(document: Document) -> tuple[FlowOp, ...]:
     return tuple(out)
 
 
+def compiled_by(document: Document) -> str:
+    """``script`` or ``fusionaudit``: who called torch.compile in the compiled pass; empty where there is none."""
+    if not any(p["name"] == "compiled" for p in document["passes"]):
+        return ""
+    told = any(n["kind"] == "compiled-for-you" for n in document.get("notes") or [])
+    return "fusionaudit" if told else "script"
+
+
 def lock_of(document: Document) -> Lock:
     """The lock that describes this audit."""
     tool = (document.get("tool") or {}).get("version") or ""
-    return Lock(key=key_of(document), groups=groups_of(document), tool=tool, flow=flow_of(document))
+    return Lock(
+        key=key_of(document), groups=groups_of(document), tool=tool, compiled_by=compiled_by(document),
+        flow=flow_of(document),
+    )  # fmt: skip
