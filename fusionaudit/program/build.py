@@ -16,12 +16,14 @@ from fusionaudit.findings import Note
 from fusionaudit.inductor.model import InductorLog
 from fusionaudit.inductor.read import read_inductor
 from fusionaudit.program.judgeable import log_notes
+from fusionaudit.program.loops import Loop, loop_of, other_loop
 from fusionaudit.program.measured import measured_pass
 from fusionaudit.program.model import Pass, PassName, Program
 from fusionaudit.program.predicted import predicted_pass
 from fusionaudit.program.records import Place, places_of
 from fusionaudit.trace.load import load_trace
 from fusionaudit.trace.oplog import read_oplog
+from fusionaudit.trace.schema import OpLog
 
 
 def _inside(folder: Path, relative: str | None) -> Path | None:
@@ -70,8 +72,8 @@ _RECORDED = {"clean": "compiled", "clean_eager": "eager"}
 
 def _build_pass(
     folder: Path, manifest: Manifest, p: CapturedPass, device: Device | None, before: Sequence[Pass],
-    outside: frozenset[Place] | None,
-) -> tuple[Pass | None, Device | None]:  # fmt: skip
+    outside: frozenset[Place] | None, loop: Loop | None,
+) -> tuple[Pass | None, Device | None, OpLog | None]:  # fmt: skip
     log_path, structured = _inside(folder, p.log), _inside(folder, p.structured)
     log = read_inductor(log_path, structured) if log_path or structured else InductorLog()
     ops_path, trace_path = _inside(folder, p.ops), _inside(folder, p.trace)
@@ -84,19 +86,22 @@ def _build_pass(
         raise AuditError(f"unknown pass {p.name!r} in the manifest")
     name: PassName = p.name  # type: ignore[assignment]
     outside = outside if name == "eager" else None
+    loop = loop if name == "compiled" else None
     if manifest.engine == "deviceless":
         if oplog is None:
-            return None, device
+            return None, device, None
         resources, notes = _resources(_inside(folder, p.resources))
-        built = predicted_pass(name, oplog, log, device, resources=resources, outside=outside, **options)
-        return replace(built, notes=(*built.notes, *log.notes, *notes)), device
+        built = predicted_pass(name, oplog, log, device, resources=resources, outside=outside, loop=loop, **options)
+        return replace(built, notes=(*built.notes, *log.notes, *notes)), device, oplog
     if trace_path is None:
-        return None, device
+        return None, device, None
     trace = load_trace(trace_path)
     known = next((b for b in before if b.name == _RECORDED.get(name) and b.steps), None)
     names = [k.name for k in known.kernels] if known is not None else []
-    built = measured_pass(name, manifest.engine, trace, oplog, log, step_names=names, outside=outside, **options)
-    return replace(built, notes=(*built.notes, *log.notes)), trace.device or device
+    built = measured_pass(
+        name, manifest.engine, trace, oplog, log, step_names=names, outside=outside, loop=loop, **options
+    )
+    return replace(built, notes=(*built.notes, *log.notes)), trace.device or device, oplog
 
 
 def _outside_graphs(folder: Path, manifest: Manifest) -> frozenset[Place] | None:
@@ -120,11 +125,12 @@ def build_program(folder: Path) -> Program:
         raise damaged(f"{folder}: manifest", problem) from None
     errors: list[AuditError] = []
     outside = _outside_graphs(folder, manifest)
+    loop: Loop | None = None
     for p in manifest.passes:
         if p.returncode != 0 or p.error:
             notes.append(_failed(p, manifest.engine))
         try:
-            built, measured_on = _build_pass(folder, manifest, p, device, passes, outside)
+            built, measured_on, oplog = _build_pass(folder, manifest, p, device, passes, outside, loop)
         except DAMAGE as problem:
             error = damaged(f"{folder}/{p.name}", problem)
             errors.append(error)
@@ -136,6 +142,10 @@ def build_program(folder: Path) -> Program:
                 Note(kind="missing-pass", text=text, remedy="see its log in the capture", blocks=True, pass_name=p.name)
             )
             continue
+        if built.name == "eager" and oplog is not None:
+            loop = loop_of(built, oplog)
+        elif built.name == "compiled" and (eager := next((b for b in passes if b.name == "eager"), None)):
+            notes += [note for note in [other_loop(eager, built, loop)] if note is not None]
         passes.append(built)
         device = device or measured_on
     if not passes and errors:

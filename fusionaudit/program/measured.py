@@ -14,6 +14,7 @@ from fusionaudit.program.costs import category, mutated_inputs, op_bytes
 from fusionaudit.program.graphs import align, choose_graph, replayed_graph
 from fusionaudit.program.imported import imported_ops
 from fusionaudit.program.launches import Operands, launch_operands
+from fusionaudit.program.loops import Loop
 from fusionaudit.program.model import Category, HostSync, Kernel, Pass, PassName
 from fusionaudit.program.records import Place, activity_steps, same_launches
 from fusionaudit.program.steps import Steps, steady_activities
@@ -244,6 +245,21 @@ def _span_and_idle(activities: Sequence[Activity], steps: Steps) -> tuple[int | 
     return round(statistics.median_low(spans)), round(statistics.median_low(idles))
 
 
+def _of_loop(
+    activities: Sequence[Activity], log: InductorLog, loop: Loop | None, *, warmup: int | None, steps: int | None
+) -> Steps:
+    """The steady step; where it holds no graph of the eager pass's loop and others do, one that does."""
+    found = steady_activities(activities, warmup=warmup, steps=steps)
+    if loop is None or found.source != "period":
+        return found
+    of = {g.id: loop.has_graph(g, g.inputs) is True for g in log.graphs}
+    own = frozenset(i for i, (graph, _) in _graph_calls(activities, log.graphs).items() if of[graph.id])
+    if not own or any(first <= i < last for i in own for first, last in found.spans):
+        return found
+    again = steady_activities(activities, warmup=warmup, steps=steps, prefer=own)
+    return again if any(first <= i < last for i in own for first, last in again.spans) else found
+
+
 def measured_pass(
     name: PassName,
     engine: str,
@@ -255,15 +271,16 @@ def measured_pass(
     steps: int | None = None,
     step_names: Sequence[str] = (),
     outside: frozenset[Place] | None = None,
+    loop: Loop | None = None,
 ) -> Pass:
     """The Pass of one trace, cut down to its steady step; ``step_names`` are the launches of a step known already,
-    ``outside`` is what the compiled pass ran outside graphs."""
+    ``outside`` is what the compiled pass ran outside graphs, ``loop`` the eager pass's."""
     activities = [a for a in trace.activities if not a.compiling]
     found = same_launches(activities, step_names)
     if found is None and name == "eager" and oplog is not None:
         found = activity_steps(activities, oplog, warmup=warmup, steps=steps, outside=outside)
     if found is None:
-        found = steady_activities(activities, warmup=warmup, steps=steps)
+        found = _of_loop(activities, log, loop, warmup=warmup, steps=steps)
     # The clean passes have no ranges by design: only their times count.
     attributed = not name.startswith("clean")
     notes = [n for n in trace.notes if attributed or n.blocks]

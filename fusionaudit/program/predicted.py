@@ -10,6 +10,7 @@ from fusionaudit.findings import Location, Note
 from fusionaudit.inductor.model import CompiledGraph, InductorLog
 from fusionaudit.inductor.output_code import resolve
 from fusionaudit.program.launches import predicted_launches
+from fusionaudit.program.loops import Loop, calls_of
 from fusionaudit.program.model import MEMORY_BOUND, HostSync, Kernel, Pass, PassName
 from fusionaudit.program.records import Place, record_steps
 from fusionaudit.tensors import Tensor
@@ -122,9 +123,12 @@ def predicted_pass(
     warmup: int | None = None,
     steps: int | None = None,
     outside: frozenset[Place] | None = None,
+    loop: Loop | None = None,
 ) -> Pass:
-    """The Pass of a deviceless recording, cut down to its steady step; all times are predicted."""
-    records, found = record_steps(oplog, warmup=warmup, steps=steps, outside=outside)
+    """The Pass of a deviceless recording, cut down to its steady step (of ``loop``, the eager pass's); all times are
+    predicted."""
+    belongs = calls_of(loop, log)
+    records, found = record_steps(oplog, warmup=warmup, steps=steps, outside=outside, belongs=belongs)
     told_apart = found.source != "whole"
     first, last = found.spans[-1] if found.spans else (0, 0)
     chosen, count = records[first:last], len(found.spans) if told_apart else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fusionaudit.program.costs import category, op_bytes
@@ -19,6 +19,16 @@ def _key(record: Record) -> object:
     if isinstance(record, GraphCall):
         return (record.graph, tuple(sorted(record.symbols.items())))
     return type(record).__name__
+
+
+def _keys(records: Sequence[Record]) -> list[object]:
+    """The key of each record. A function that is compiled anew at each call is the same work all the same."""
+    keys = [_key(r) for r in records]
+    counts = Counter(keys)
+    return [
+        (r.graph.split("/")[0], r.graph.split("/")[-1]) if isinstance(r, GraphCall) and counts[key] == 1 else key
+        for r, key in zip(records, keys, strict=True)
+    ]
 
 
 def _weight(record: Record) -> int:
@@ -81,12 +91,14 @@ def _place(record: Record) -> Place | None:
 
 
 def record_steps(
-    oplog: OpLog, *, warmup: int | None = None, steps: int | None = None, outside: frozenset[Place] | None = None
-) -> tuple[list[Record], Steps]:
+    oplog: OpLog, *, warmup: int | None = None, steps: int | None = None, outside: frozenset[Place] | None = None,
+    belongs: Callable[[Record], bool | None] | None = None,
+) -> tuple[list[Record], Steps]:  # fmt: skip
     """The records that concern the device, and the spans of the steady steps among them (one over all if none).
 
     ``outside``: what the compiled pass ran outside graphs (:func:`places_of`). Ops of an eager pass that are not there
     are what the script compiles, and its step has some: a checksum that repeats after the steps has none.
+    ``belongs`` tells which records of the compiled pass are of the eager pass's loop: the step is to hold some.
     """
     marks: list[int | None] = []
     current: int | None = None
@@ -99,7 +111,7 @@ def record_steps(
             marks.append(current)
     if not kept:
         return [], Steps(spans=(), source="whole")
-    keys, weights = [_key(r) for r in kept], [_weight(r) for r in kept]
+    keys, weights = _keys(kept), [_weight(r) for r in kept]
     found = _find(kept, keys, marks, weights, warmup)
     compiled = [outside is not None and (place := _place(r)) is not None and place not in outside for r in kept]
     if found.source == "period" and any(compiled) and not _any_in(compiled, found):
@@ -107,6 +119,12 @@ def record_steps(
         found = _find(kept, keys, marks, heavier, warmup)
         if not _any_in(compiled, found):
             found = Steps(spans=(), source="whole")
+    same = [belongs is not None and belongs(r) is True for r in kept]
+    if found.source == "period" and any(same) and not _any_in(same, found):
+        heavier = [w * GRAPH_WEIGHT if s else w for w, s in zip(weights, same, strict=True)]
+        again = _find(kept, keys, marks, heavier, warmup)
+        if _any_in(same, again):
+            found, weights = again, heavier
     if oplog.stopped is not None:
         found = _whole_steps(found, kept, keys, marks, warmup)
     if not found.spans or (found.source == "period" and not _is_convincing(found, kept, keys, weights)):

@@ -231,20 +231,27 @@ def _gaps(activities: Sequence[Activity]) -> list[int]:
     return out
 
 
-def _weights(heads: Sequence[Activity], runs: Sequence[tuple[int, int]]) -> list[int]:
+def _weights(heads: Sequence[Activity], runs: Sequence[tuple[int, int]], prefer: frozenset[int]) -> list[int]:
     """Where compiled graphs run, a step has one: the launches of a checksum after the steps are worth nothing."""
     inside = [a.graph_call is not None or a.graph_node is not None for a in heads]
-    return [GRAPH_WEIGHT * (b - a) if i else 1 for i, (a, b) in zip(inside, runs, strict=True)] if any(inside) else []
+    if not any(inside):
+        return []
+    weights = [GRAPH_WEIGHT * (b - a) if i else 1 for i, (a, b) in zip(inside, runs, strict=True)]
+    return [w * GRAPH_WEIGHT if a in prefer else w for w, (a, _) in zip(weights, runs, strict=True)]
 
 
-def steady_activities(activities: Sequence[Activity], *, warmup: int | None = None, steps: int | None = None) -> Steps:
+def steady_activities(
+    activities: Sequence[Activity], *, warmup: int | None = None, steps: int | None = None,
+    prefer: frozenset[int] = frozenset(),
+) -> Steps:  # fmt: skip
     """The steady steps of a trace, as indices into ``activities`` (compiling ones left out by the caller).
 
     Marks (``fusionaudit.step()``) win. Else the finest key that explains about as much as coarser ones do.
+    ``prefer`` are activities of graphs that the step is to hold.
     """
     runs = _runs(activities)
     heads = [activities[first] for first, _ in runs]
-    found = _steady_heads(heads, runs, _gaps(activities), warmup=warmup, steps=steps)
+    found = _steady_heads(heads, runs, _gaps(activities), warmup=warmup, steps=steps, prefer=prefer)
     return replace(found, spans=tuple((runs[a][0], runs[b - 1][1]) for a, b in found.spans))
 
 
@@ -255,11 +262,12 @@ def _steady_heads(
     *,
     warmup: int | None,
     steps: int | None,
+    prefer: frozenset[int],
 ) -> Steps:
     marks, levels = [a.step for a in heads], _keys(heads)
     if not heads or any(m is not None for m in marks):
         return find_steps(levels[1], marks, warmup=warmup, steps=steps)
-    gaps, weights = [all_gaps[first] for first, _ in runs], _weights(heads, runs)
+    gaps, weights = [all_gaps[first] for first, _ in runs], _weights(heads, runs, prefer)
     fine, middle, coarse = (find_steps(keys, warmup=warmup, steps=steps, gaps=gaps, weights=weights) for keys in levels)
     # The fine key counts only where it sees that a shorter step was a loop's turn. In itself it is brittle: what an
     # optimizer's state comes from differs between the first step and the next.

@@ -1,0 +1,104 @@
+"""Which of a script's loops a pass's step is taken from: the eager and the compiled pass must be of the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from fusionaudit.findings import Location, Note
+from fusionaudit.inductor.model import CompiledGraph, InductorLog
+from fusionaudit.program.model import Kernel, Pass
+from fusionaudit.tensors import Tensor
+from fusionaudit.trace.schema import GraphCall, Op, OpLog, Record
+
+Line = tuple[str, int]
+_MOST = 0.5
+"""A graph works on a step's data if more of its inputs than that are like tensors of the step."""
+
+
+def _line(place: Location | None) -> frozenset[Line]:
+    return frozenset() if place is None else frozenset([(place.file, place.line)])
+
+
+def _like(tensors: Iterable[Tensor]) -> set[tuple[tuple[int, ...], str]]:
+    return {(t.shape, t.dtype) for t in tensors}
+
+
+def _lines_of(graph: CompiledGraph) -> frozenset[Line]:
+    places = [n.location for n in graph.nodes] + [p for c in graph.calls for p in (*c.locations, c.location)]
+    return frozenset().union(*map(_line, places))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """The eager pass's step: its ``lines``, what its ``tensors`` look like, and the lines that only run
+    ``elsewhere`` in the script."""
+
+    lines: frozenset[Line]
+    elsewhere: frozenset[Line]
+    tensors: frozenset[tuple[tuple[int, ...], str]]
+
+    def has(self, lines: frozenset[Line], inputs: Sequence[Tensor]) -> bool | None:
+        """Whether compiled code of these lines, called with these inputs, is part of the step; ``None``: cannot be
+        told (the code of an installed library: eager ops have the line that calls it)."""
+        if not lines & self.lines:
+            return False if lines & self.elsewhere else None
+        known = _like(inputs)
+        return len(known & self.tensors) > _MOST * len(known) if known else True
+
+    def has_graph(self, graph: CompiledGraph, inputs: Sequence[Tensor]) -> bool | None:
+        """:meth:`has` for a call of a graph."""
+        return self.has(_lines_of(graph), inputs)
+
+
+def loop_of(p: Pass, oplog: OpLog) -> Loop | None:
+    """The loop of an eager pass; ``None`` where no step was told apart."""
+    if not p.steps:
+        return None
+    lines = frozenset().union(*(_line(op.location) for op in p.ops))
+    every = frozenset().union(*(_line(r.location) for r in oplog.records if isinstance(r, Op)))
+    tensors = frozenset(_like(t for op in p.ops for t in (*op.inputs, *op.outputs)))
+    return Loop(lines=lines, elsewhere=every - lines, tensors=tensors)
+
+
+def calls_of(loop: Loop | None, log: InductorLog) -> Callable[[Record], bool | None]:
+    """Tells of a record of the compiled pass whether it is a graph's call that belongs to the loop."""
+    graphs = {g.id: g for g in log.graphs}
+
+    def belongs(record: Record) -> bool | None:
+        if loop is None or not isinstance(record, GraphCall) or record.graph not in graphs:
+            return None
+        return loop.has_graph(graphs[record.graph], record.inputs)
+
+    return belongs
+
+
+def other_loop(eager: Pass, compiled: Pass, loop: Loop | None) -> Note | None:
+    """A blocking note where the two steps have nothing in common that could be compared."""
+    if loop is None or not compiled.steps:
+        return None
+    graphs = {g.id: g for g in compiled.log.graphs}
+    ran = {k.graph: graphs[k.graph] for k in compiled.kernels if k.graph in graphs}
+    told = [loop.has_graph(graph, _inputs(compiled.kernels, graph)) for graph in ran.values()]
+    if not told or any(t is not False for t in told):
+        return None
+    text = (
+        f"the passes' steps are of different loops: eager's is the one that runs {_place(eager)}, compiled's the one "
+        f"that runs {_place(compiled)}; they cannot be compared"
+    )
+    remedy = "call fusionaudit.step() at the start of each turn of the loop that counts, or audit each loop by itself"
+    return Note(kind="other-loop", text=text, remedy=remedy, blocks=True)
+
+
+def _inputs(kernels: Sequence[Kernel], graph: CompiledGraph) -> list[Tensor]:
+    """What the graph was called with, as far as its kernels read it (with sizes resolved)."""
+    own = [k for k in kernels if k.graph == graph.id]
+    made = {t.storage for k in own for t in k.writes}
+    return [t for k in own for t in k.reads if t.storage not in made]
+
+
+def _place(p: Pass) -> str:
+    """The lines of the step's launches, the one that moves the most first."""
+    heaviest = sorted((k for k in p.kernels if k.location), key=lambda k: -(k.global_bytes or 0))
+    lines = dict.fromkeys(f"{k.location.file}:{k.location.line}" for k in heaviest if k.location)
+    return ", ".join(list(lines)[:2]) + (" ..." if len(lines) > 2 else "") if lines else "lines that are not known"
