@@ -19,9 +19,10 @@ class ExportFile:
         self._lacking = set(lacking)
         self._db = sqlite3.connect(path)
         self._strings: dict[str, int] = {}
-        self._make("META_DATA_EXPORT", "name value")
+        meta = "META_DATA_EXPORT" if tuple(map(int, version.split("."))) >= (3, 4) else "EXPORT_META_DATA"
+        self._make(meta, "name value")
         self._make("StringIds", "id value")
-        self._db.execute("INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_SCHEMA_VERSION', ?)", (version,))
+        self._db.execute(f"INSERT INTO {meta} VALUES ('EXPORT_SCHEMA_VERSION', ?)", (version,))
 
     def _make(self, table: str, columns: str) -> list[str]:
         kept = [c for c in columns.split() if c not in self._lacking]

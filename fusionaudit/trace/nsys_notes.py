@@ -48,7 +48,13 @@ def old_export(export: Export) -> list[Note]:
     if not told:
         return []
     return [
-        Note(kind="old-export", text=f"schema {export.version}: {'; '.join(told)}", remedy="export with a newer nsys")
+        Note(
+            kind="old-export",
+            text=f"schema {export.version}: {'; '.join(told)}",
+            remedy="export with a newer nsys"
+            if lacking
+            else "profile with `-t cuda,nvtx`, and export with a newer nsys",
+        )
     ]
 
 

@@ -86,12 +86,15 @@ class Export:
             self.missing[view] = tuple(c for c in columns if c not in have)
 
     def _schema_version(self) -> str:
-        if "META_DATA_EXPORT" not in self.tables or not {"name", "value"} <= self._columns("META_DATA_EXPORT"):
-            return "?"
-        row = self._connection.execute(
-            "SELECT value FROM META_DATA_EXPORT WHERE name = 'EXPORT_SCHEMA_VERSION'"
-        ).fetchone()
-        return "?" if row is None else str(row[0])
+        for table in (
+            "META_DATA_EXPORT",
+            "EXPORT_META_DATA",
+        ):  # the second up to schema 3.1
+            if table in self.tables and {"name", "value"} <= self._columns(table):
+                query = f"SELECT value FROM {table} WHERE name = 'EXPORT_SCHEMA_VERSION'"
+                row = self._connection.execute(query).fetchone()
+                return "?" if row is None else str(row[0])
+        return "?"
 
     def has(self, view: str) -> bool:
         """True where the export has a table behind that view."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,14 @@ def op_from_json(data: dict[str, Any]) -> Op:
     )
 
 
+def _on_host(record: Record) -> Record:
+    """An op from before the script first named a GPU: it was recorded as if it might run there."""
+    if not isinstance(record, Op):
+        return record
+    inputs, outputs = (tuple(replace(t, device="cpu") for t in side) for side in (record.inputs, record.outputs))
+    return replace(record, inputs=inputs, outputs=outputs)
+
+
 def _record(data: dict[str, Any]) -> Record | StopMark | None:
     """One record; ``None`` for a kind that this version does not know."""
     kind = data["kind"]
@@ -107,7 +116,11 @@ def read_oplog(path: Path) -> OpLog:
         if not line.strip():
             continue
         try:
-            record = _record(json.loads(line))
+            data = json.loads(line)
+            if data["kind"] == "gpu":
+                records = [_on_host(r) for r in records if not isinstance(r, SyncMark)]
+                continue
+            record = _record(data)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             if number == len(lines) and not ended:
                 cut_off = True
