@@ -32,14 +32,14 @@ def comparison_rows(document: Document) -> list[dict[str, Any]]:
             for text, value in zip(row.texts, row.values, strict=True)
         ]
         better = None
-        if row.ratio is not None and not 0.995 <= row.ratio <= 1.005:
+        if row.ratio is not None and not row.bound and not 0.995 <= row.ratio <= 1.005:
             better = (row.ratio < 1) == row.less_is_better
         out.append(
             {
                 "label": row.label,
                 "basis": row.basis,
                 "cells": cells,
-                "ratio": w.format_ratio(row.ratio),
+                "ratio": row.ratio_text,
                 "better": better,
             }
         )

@@ -87,7 +87,7 @@ def _comparison(document: Document, width: int) -> list[Text]:
         if row.ratio is not None:
             better = row.ratio < 0.995 if row.less_is_better else row.ratio > 1.005
             same = 0.995 <= row.ratio <= 1.005
-            line.append(w.format_ratio(row.ratio).rjust(9), style="dim" if same else "green" if better else "red")
+            line.append(row.ratio_text.rjust(9), style="dim" if same or row.bound else "green" if better else "red")
         out.append(line)
     if why := untimed(document):
         out += _wrap(why, width, style="dim")

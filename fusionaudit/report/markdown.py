@@ -71,7 +71,7 @@ def _comparison(document: Document) -> list[str]:
         return []
     names = [text(p["name"]) for p in shown_passes(document)]
     head = ["per step", *names, "ratio"]
-    body = [[r.label + w.basis_note(r.basis), *r.texts, w.format_ratio(r.ratio)] for r in rows]
+    body = [[r.label + w.basis_note(r.basis), *r.texts, text(r.ratio_text)] for r in rows]
     return [*table(head, body, range(1, len(head))), ""]
 
 

@@ -13,6 +13,7 @@ from fusionaudit.report.wording import (
     format_count,
     format_ns,
     format_rate,
+    format_ratio,
     format_share,
 )
 
@@ -31,6 +32,13 @@ class Measure:
     texts: tuple[str, ...]
     ratio: float | None
     less_is_better: bool = True
+    bound: str = ""
+    """``<=`` or ``>=`` where one of the sums is without kernels whose bytes are not known: the true ratio is that."""
+
+    @property
+    def ratio_text(self) -> str:
+        """``0.33x``, ``<=0.93x``; empty where there is none."""
+        return "" if self.ratio is None else self.bound + format_ratio(self.ratio)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +129,7 @@ def comparison(document: Document) -> list[Measure]:
         ):
             continue
         basis_of = [None if unknown else _basis(c.source(key), basis_kind) for c in sides]
+        bound = _bound(sides) if basis_kind == "bytes" else ""
         for basis in sorted({b for b, v in zip(basis_of, values, strict=True) if v is not None or unknown}, key=str):
             own = [v if b == basis else None for v, b in zip(values, basis_of, strict=True)]
             out.append(
@@ -130,8 +139,9 @@ def comparison(document: Document) -> list[Measure]:
                     basis=basis,
                     values=tuple(own),
                     texts=tuple(show(v) for v in own),
-                    ratio=None if key == "bandwidth_share" else _ratio(sides, own),
+                    ratio=None if key == "bandwidth_share" or bound is None else _ratio(sides, own),
                     less_is_better=less,
+                    bound=bound or "",
                 )
             )
     return out
@@ -161,6 +171,15 @@ def _ratio(sides: Sequence[Column], values: Sequence[float | None]) -> float | N
     by_name = dict(zip((c.name for c in sides), values, strict=True))
     before, after = by_name.get("eager"), by_name.get("compiled")
     return None if not before or after is None else after / before
+
+
+def _bound(sides: Sequence[Column]) -> str | None:
+    """What the ratio of two sums of bytes is where one is without some kernels; ``None``: nothing, as both are."""
+    missing = {c.name: c.p["per_step"].get("uncounted_kernels") or 0 for c in sides}
+    before, after = missing.get("eager", 0), missing.get("compiled", 0)
+    if before == after:
+        return ""
+    return None if before and after else "<=" if before else ">="
 
 
 def kernel_key(kernel: dict[str, Any]) -> Hashable:
