@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from fusionaudit.capture.calls import HOST_SYNC, tensors_of
+from fusionaudit.capture.compiled_modules import compile_module
 from fusionaudit.capture.no_arithmetic import NeedsValue
 
 HOOK = "__fusionaudit_target__"
@@ -358,7 +359,7 @@ class Applier:
             if _tracing() or not applier._is_ours(module, [args, kwargs]):
                 return _PLAIN_CALL(module, *args, **kwargs)
             if module._compiled_call_impl is None:
-                _compile_module(module)
+                compile_module(module)
             with applier._outermost():
                 return _PLAIN_CALL(module, *args, **kwargs)
 
@@ -368,19 +369,6 @@ class Applier:
             yield
         finally:
             _set_call(_PLAIN_CALL)
-
-
-def _compile_module(module: torch.nn.Module) -> None:
-    """``module.compile()``. Where ``forward`` is torch's own (``nn.Sequential``), Dynamo before 2.14 skips that frame
-    and compiles nothing; called from a function of ours it is traced, as ``torch.compile(module)`` would."""
-    if not type(module).forward.__module__.startswith("torch."):
-        torch.nn.Module.compile(module)
-        return
-
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        return module._call_impl(*args, **kwargs)
-
-    module._compiled_call_impl = torch.compile(forward)  # type: ignore[assignment]
 
 
 def _tracing() -> bool:
