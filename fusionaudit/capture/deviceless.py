@@ -60,6 +60,7 @@ class DevicelessSession:
         from fusionaudit.capture.factories import allocate_on_cpu
         from fusionaudit.capture.lowering import Lowering
         from fusionaudit.capture.nested import refuse_nested
+        from fusionaudit.capture.read_by_host import read_by_host
         from fusionaudit.capture.redirect import redirect_tensors
         from fusionaudit.capture.stand_in import stand_in
         from fusionaudit.capture.user_triton import intercept_triton
@@ -72,6 +73,7 @@ class DevicelessSession:
         )  # fmt: skip
         allocate_on_cpu(patches, self.tensors)
         redirect_tensors(patches, self.tensors, self._without_values)
+        read_by_host(patches, self.tensors, self._sync)
         choose_attention(patches, self.device, self.tensors)
         cuda_composites(patches, self.tensors)
         cuda_autocast(patches, self.tensors)
@@ -79,6 +81,7 @@ class DevicelessSession:
         intercept_triton(patches, lambda name, tensors: self._opaque(f"triton.{name}", tensors))
         if recorder is not None:
             patches.put(recorder, "device_of", self.tensors.device_of)
+            self.tensors.on_first = self._first_on_gpu
         if self._pass_name in ("eager", "clean_eager"):
             torch.compiler.set_stance("force_eager")
             patches.on_undo(lambda: torch.compiler.set_stance("default"))
@@ -107,6 +110,10 @@ class DevicelessSession:
     def _sync(self, name: str) -> None:
         if self._recorder is not None:
             self._recorder.sync(name)
+
+    def _first_on_gpu(self) -> None:
+        """The script names a GPU from here on: what it did before was the host's."""
+        self._recorder.lines.write({"kind": "gpu"})
 
     def _graph_called(self, name: str, symbols: dict[str, int], inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         if self._recorder is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -39,6 +40,7 @@ class GpuTensors:
 
     def __init__(self) -> None:
         self.tracking = False
+        self.on_first: Callable[[], None] | None = None
         self._storages: dict[int, Any] = {}
         self._host: dict[int, Any] = {}
         self._lock = threading.Lock()
@@ -64,8 +66,13 @@ class GpuTensors:
         self._sweep_at = max(_SWEEP, 2 * (len(self._storages) + len(self._host)))
 
     def first_placed(self) -> None:
-        """The script has put something on the GPU itself: from now on what it did not put there is the host's."""
+        """The script has put something on the GPU itself: from now on what it did not put there is the host's.
+        ``on_first`` is told of it once."""
+        if self.tracking:
+            return
         self.tracking = True
+        if self.on_first is not None:
+            self.on_first()
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """True where the tensor counts as a GPU tensor."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from fusionaudit.device import Device
+from fusionaudit.figures import launched
 from fusionaudit.findings import Location, Note
 from fusionaudit.inductor.model import CompiledGraph, InductorLog
 from fusionaudit.inductor.output_code import resolve
@@ -113,6 +115,11 @@ def _stop_note(name: PassName, stopped: StopMark, *, judged: bool) -> Note:
     return Note(kind="stopped", text=text, remedy=remedy, blocks=True, pass_name=name)
 
 
+def _count(kernels: Sequence[Kernel]) -> str:
+    copies = sum(k.category in ("memcpy", "memset") for k in kernels)
+    return launched(len(kernels) - copies, copies)
+
+
 def predicted_pass(
     name: PassName,
     oplog: OpLog,
@@ -157,7 +164,7 @@ def predicted_pass(
         notes.append(
             Note(
                 kind="no-steps",
-                text=f"{name}: no repeating step found; everything recorded ({len(kernels)} launches) is one step",
+                text=f"{name}: no repeating step found; everything recorded ({_count(kernels)}) is one step",
                 remedy="call fusionaudit.step() at the start of each step, or run more steps",
                 pass_name=name,
             )
