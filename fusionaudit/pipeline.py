@@ -22,6 +22,7 @@ from fusionaudit.program.model import Program
 from fusionaudit.report.document import Document, build_document
 from fusionaudit.rules import run_rules
 from fusionaudit.rules.fa201 import idle_notes
+from fusionaudit.rules.sums import raise_sums
 from fusionaudit.store import AUDIT_DB, save
 from fusionaudit.suppressions import apply_suppressions, suppressed_lines
 
@@ -110,6 +111,7 @@ def audit_program(
     texts = source_texts(program, capture)
     comments = {file: suppressed_lines(text) for file, text in texts.items()}
     findings, notes = apply_suppressions(run_rules(program, config), program, comments, config)
+    findings = raise_sums(program, config, findings)
     code = exit_code(program, findings, fail_on)
     document = build_document(
         program,

@@ -166,6 +166,26 @@ def finding_worth(finding: dict[str, Any]) -> str:
     return ", ".join(words) + " per step" + part
 
 
+def together_worth(findings: Sequence[dict[str, Any]]) -> str:
+    """What findings save together in the pass where they save most, as :func:`finding_worth` says it of one; findings
+    that share a kernel count once, by the larger. What leaves nothing to do saves nothing."""
+    best: dict[str, Any] = {}
+    for name in dict.fromkeys(f["pass"] for f in findings):
+        mine = [f for f in findings if f["pass"] == name and f["kernels"] and not f["remedy"].startswith("nothing to")]
+        sums: dict[str, Any] = {"avoidable_bytes": 0, "saving_ns": 0, "basis": None}
+        share, taken = 0.0, set[int]()
+        for f in sorted(mine, key=lambda f: (-(f["saving_ns"] or 0), -(f["avoidable_bytes"] or 0))):
+            if (f["saving_ns"] or f["avoidable_bytes"]) and taken.isdisjoint(f["kernels"]):
+                taken.update(f["kernels"])
+                sums["avoidable_bytes"] += f["avoidable_bytes"] or 0
+                sums["saving_ns"] += f["saving_ns"] or 0
+                sums["basis"] = sums["basis"] or f["basis"]
+                share += f["evidence"].get("share_of_step") or 0.0
+        sums["evidence"] = {"share_of_step": share}
+        best = max(best, sums, key=lambda s: (s.get("saving_ns", 0), s.get("avoidable_bytes", 0)))
+    return finding_worth(best)
+
+
 def verification_text(check: dict[str, Any] | None) -> str:
     """One line on what a run on the GPU made of a finding."""
     if not check:
@@ -219,7 +239,10 @@ def _verdict(document: Document) -> tuple[str, str]:
         return tone, f"{text}; {'it is' if len(serious) == 1 else 'the largest is'} {top}"
     if open_findings:
         count = counted(len(open_findings), "remark")
-        return "info", f"No missed fusion worth acting on; {count}"
+        worth = together_worth(open_findings)
+        if not worth or len(open_findings) == 1:
+            return "info", f"No missed fusion worth acting on; {count}"
+        return "info", f"{count}, none worth acting on alone; together they save {worth}"
     return "ok", "No missed fusion found"
 
 
