@@ -32,6 +32,23 @@ def _fail(error: AuditError) -> None:
         click.echo(f"  -> {error.remedy}", err=True)
 
 
+_ANSWERED = "fusionaudit.answered"
+"""Key of click's context where stdout has its report already."""
+
+
+def _answer(error: AuditError, given: dict[str, Any]) -> None:
+    """Where an audit was to be JSON on stdout, the error as one: what reads it gets an object whatever happened."""
+    context = click.get_current_context(silent=True)
+    name = context.command.name if context is not None else None
+    if context is None or given.get("fmt") != "json" or given.get("output") or name in ("diff", "sweep"):
+        return
+    if not context.meta.get(_ANSWERED):
+        from fusionaudit.report.document import error_document
+
+        document = error_document(error.message, remedy=error.remedy, exit_code=error.exit_code, version=__version__)
+        click.echo(json.dumps(document, indent=1))
+
+
 def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
     """Turns an AuditError into one line and its exit code; what the command returns is the exit code."""
 
@@ -41,6 +58,7 @@ def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
             code = command(*args, **kwargs)
         except AuditError as error:
             _fail(error)
+            _answer(error, kwargs)
             code = error.exit_code
         except KeyboardInterrupt:
             click.echo("fusionaudit: interrupted", err=True)
@@ -50,13 +68,17 @@ def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 0
         except OSError as error:
-            _fail(AuditError(f"{error.filename or 'file system'}: {error.strerror or error}"))
+            told = AuditError(f"{error.filename or 'file system'}: {error.strerror or error}")
+            _fail(told)
+            _answer(told, kwargs)
             code = EXIT_ERROR
         except Exception as error:
             if os.environ.get("FUSIONAUDIT_DEBUG"):
                 raise
             what = f"a defect in fusionaudit: {type(error).__name__}: {error}"
-            _fail(AuditError(what, remedy="set FUSIONAUDIT_DEBUG=1 for the traceback, and report it with the capture"))
+            told = AuditError(what, remedy="set FUSIONAUDIT_DEBUG=1 for the traceback, and report it with the capture")
+            _fail(told)
+            _answer(told, kwargs)
             code = EXIT_ERROR
         sys.exit(code or 0)
 
@@ -101,12 +123,14 @@ def _render(
         return
     try:
         text = rendered(document, fmt, diff=diff)
+        text += "\n" if text and not text.endswith("\n") else ""
     except DAMAGE as problem:
         raise damaged("the audit", problem) from None
     if output is None:
-        click.echo(text)
+        click.echo(text, nl=False)
+        click.get_current_context().meta[_ANSWERED] = True
     else:
-        write_whole(output, text if text.endswith("\n") else text + "\n")
+        write_whole(output, text)
         click.echo(f"wrote {output}", err=True)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,19 @@ def capture_options(command: Callable[..., Any], *, engine: str = "auto") -> Cal
     return command
 
 
+def _hint_at_order(script: str, arguments: Sequence[str]) -> None:
+    """One line where a word behind the script is an option of the command: it went to the script."""
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return
+    own = {name for param in context.command.params if isinstance(param, click.Option) for name in param.opts}
+    words = itertools.takewhile(lambda word: word != "--", arguments)
+    found = next((w for word in words if (w := word.partition("=")[0]) in own), None)
+    if found is not None:
+        command = f"fusionaudit {context.command.name} {found} ... {script}"
+        click.echo(f"fusionaudit: {found} went to the script; for fusionaudit it stands before it: {command}", err=True)
+
+
 def run_options(*, machine_output: bool = False, **given: Any) -> Any:
     """RunOptions from the options above; usage errors are AuditErrors."""
     from fusionaudit.capture.session import RunOptions
@@ -90,6 +104,7 @@ def run_options(*, machine_output: bool = False, **given: Any) -> Any:
     if unknown:
         raise AuditError(f"unknown pass {unknown[0]!r}", remedy="known: eager, compiled, clean")
     script, is_module = given["script"], given["is_module"]
+    _hint_at_order(script, given["arguments"])
     return RunOptions(
         script=None if is_module else script,
         module=script if is_module else None,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from guard_documents import document as guard_document
 
 from fusionaudit import store
+from fusionaudit.baseline import write_lock
 from fusionaudit.capture import session
 from fusionaudit.cli import main
 from fusionaudit.errors import AuditError
@@ -91,3 +94,73 @@ def test_files_are_written_whole_through_links_and_devices(tmp_path: Path) -> No
     write_whole(Path("/dev/null"), "nothing")
     with pytest.raises(AuditError, match="cannot be written"):
         write_whole(tmp_path / "no" / "folder", "x")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["check", "s.py", "--update"], "--update went to the script"),
+        (["check", "s.py", "1", "--lock=x"], "--lock went to the script"),
+        (["run", "s.py", "--format", "json"], "fusionaudit run --format ... s.py"),
+        (["baseline", "s.py", "-o", "x"], "-o went to the script"),
+        (["sweep", "--dtype", "fp32,bf16", "s.py", "--dtype"], "--dtype went to the script"),
+        (["run", "s.py", "--lr", "1", "update"], ""),
+        (["run", "s.py", "--", "--format"], ""),
+    ],
+)
+def test_an_option_behind_the_script_gets_a_hint_and_stays_the_scripts(
+    words: list[str], hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[session.RunOptions] = []
+
+    def capture(options: session.RunOptions) -> Path:
+        seen.append(options)
+        raise AuditError("stop here")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(session, "run_capture", capture)
+    Path("fusion.lock").write_text(write_lock(guard_document()))
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2
+    told = [line for line in result.stderr.splitlines() if "went to the script" in line]
+    assert len(told) == bool(hint)
+    assert hint in result.stderr
+    assert seen[0].arguments == tuple(words[words.index("s.py") + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["run", "missing.py"], "missing.py"),
+        (["run", "--engine", "deviceless", "--target", "h1000", "s.py"], "unknown target"),
+        (["run", "--passes", "fast", "s.py"], "unknown pass"),
+        (["run", "--engine", "deviceless", "broken.py"], "nothing was captured"),
+        (["analyze", "missing.sqlite"], "no such file"),
+        (["check", "s.py"], "no such lock"),
+        (["run"], "no script given"),
+    ],
+)
+def test_json_on_stdout_is_an_object_after_an_error_too(
+    words: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("s.py").write_text("print(1)")
+    Path("broken.py").write_text("def f(:\n")
+    result = CliRunner().invoke(main, [words[0], "--format", "json", *words[1:]])
+    assert result.exit_code == 2
+    document = json.loads(result.stdout)
+    assert {"schema_version", "tool", "engine", "target", "passes", "findings", "notes", "exit_code"} <= set(document)
+    assert (document["passes"], document["findings"], document["exit_code"]) == ([], [], 2)
+    (note,) = document["notes"]
+    assert (note["kind"], note["blocks"]) == ("error", True)
+    assert says in note["text"]
+    assert f"fusionaudit: {note['text']}" in result.stderr
+    assert CliRunner().invoke(main, words).stdout == ""
+
+
+@pytest.mark.parametrize("fmt", ["github", "sarif", "junit", "json", "markdown"])
+def test_no_format_ends_in_a_blank_line(fmt: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = CliRunner().invoke(main, ["analyze", SUM_ABS, "--format", fmt]).stdout
+    assert not out.endswith("\n\n")
+    assert out == "" or out.endswith("\n")

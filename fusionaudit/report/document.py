@@ -53,6 +53,20 @@ def build_document(
     }
 
 
+def error_document(text: str, *, remedy: str = "", exit_code: int, version: str = "") -> Document:
+    """The document of an audit that came to nothing: the required keys, no pass, and the error as a blocking note."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "tool": {"name": "fusionaudit", "version": version},
+        "engine": None,
+        "target": _target(None),
+        "passes": [],
+        "findings": [],
+        "notes": [_note(Note(kind="error", text=text, remedy=remedy, blocks=True))],
+        "exit_code": exit_code,
+    }
+
+
 def _target(device: Device | None) -> dict[str, Any]:
     if device is None:
         return {"name": None, "sm_count": None, "peak_bandwidth_bytes_per_s": None}
