@@ -182,6 +182,16 @@ _WORDS = {
 }
 
 
+_NEW_CODE = "new code came in with kernels of its own"
+
+
+def _is_new_code(mine: Sequence[Change], changes: Changes) -> bool:
+    """Nothing that was locked got worse: all of it is new kernels, of a line that the lock does not know."""
+    if any(c.old or any(g.what != "kernel" for g in c.new) for c in mine):
+        return False
+    return any(line_id(r) in changes.edited for c in mine for r in c.refs)
+
+
 def _severity(result: Outcome) -> Severity:
     return "error" if result == "regression" else "warning" if result == "changed" else "info"
 
@@ -214,7 +224,8 @@ def _finding(cluster: _Cluster, result: Outcome, document: Document, changes: Ch
         where += f" `{ref.code}`" if ref.code else ""
     follow = f"{number(len(texts) - 1, 'further change')} that follow{'s' if len(texts) == 2 else ''} from it"
     more = "" if len(texts) == 1 else f" (and {follow})"
-    message = f"{_WORDS[result]} at {where}: {texts[0]}{more}"
+    word = _NEW_CODE if result == "regression" and _is_new_code(ordered, changes) else _WORDS[result]
+    message = f"{word} at {where}: {texts[0]}{more}"
     if cluster.compiling:
         message = compiling_text(changes)
         texts = [message, *texts]

@@ -382,3 +382,14 @@ def test_a_changed_script_does_not_fill_the_terminal() -> None:
 @pytest.mark.parametrize(("text", "size"), [("bf16[8,16]", 256), ("f32[]", 4), ("i64[3](2)", 24), ("odd[3]", None)])
 def test_tensor_bytes(text: str, size: int | None) -> None:
     assert tensor_bytes(text) == size
+
+
+def test_new_code_is_not_called_fusion_that_got_worse() -> None:
+    lines = {**LINES, 14: "e = d.sin()", 15: "f = e.cos()"}
+    new = [kernel(["aten.sin.default"], ["d"], ["e"], 14), kernel(["aten.cos.default"], ["e"], ["f"], 15)]
+    result = checked(document([*eager(), *new], [*compiled(), *new], lines=lines))
+    assert (result.verdict, result.exit_code) == ("regression", 1)
+    (finding,) = result.findings
+    assert finding.message.startswith("new code came in with kernels of its own at block.py:14 `e = d.sin()`: ")
+    more = checked(document([*eager(), eager()[2]], [*compiled(), *compiled()]))
+    assert all(f.message.startswith("fusion got worse") for f in more.findings if f.severity == "error")
