@@ -130,8 +130,18 @@ def test_code_of_a_library_is_no_other_loop() -> None:
 
 def test_no_eager_step_is_no_loop() -> None:
     once = eager_log((BIG, 3))
+    (note,) = predicted_pass("eager", once, InductorLog(), None).notes
+    assert "(2 launches)" in note.text
     assert loop_of(predicted_pass("eager", once, InductorLog(), None), once) is None
     assert other_loop(EAGER, Pass(name="compiled", engine=""), LOOP) is None
+
+
+def test_copies_are_counted_apart_from_launches() -> None:
+    copy = Op(id=9, name="aten.clone.default", inputs=(BIG,), outputs=(HALF,), location=at(3))
+    plain = replace(copy, outputs=(replace(BIG, storage="copy"),))
+    made = predicted_pass("eager", OpLog(records=(copy, plain)), InductorLog(), None)
+    assert [k.category for k in made.kernels] == ["copy", "memcpy"]
+    assert "(1 launch and 1 copy or fill)" in made.notes[0].text
 
 
 def test_what_is_compiled_anew_each_turn_belongs_to_the_step() -> None:

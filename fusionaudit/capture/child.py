@@ -283,7 +283,13 @@ def run_pass(spec: PassSpec) -> PassOutcome:
     except AuditError as error:
         finish.problem = str(error)
         outcome = Outcome(exit_code=0)
-    except Exception as error:  # the script's own errors never come here: this is ours
+    except UnicodeDecodeError as error:  # the script's own errors never come here
+        finish.problem = (
+            f"torch reads its own files in the locale's encoding, which is {error.encoding} here (set LC_ALL=C.UTF-8, "
+            "or PYTHONUTF8=1)"
+        )
+        outcome = Outcome(exit_code=0)
+    except Exception as error:  # nor here: this is ours
         traceback.print_exc()
         finish.problem = f"{type(error).__name__}: {error} (a fault of fusionaudit or of this torch version)"
         outcome = Outcome(exit_code=0)

@@ -62,6 +62,7 @@ class DevicelessSession:
         from fusionaudit.capture.nested import refuse_nested
         from fusionaudit.capture.read_by_host import read_by_host
         from fusionaudit.capture.redirect import redirect_tensors
+        from fusionaudit.capture.spawned import explain_spawned
         from fusionaudit.capture.stand_in import stand_in
         from fusionaudit.capture.user_triton import intercept_triton
 
@@ -78,6 +79,7 @@ class DevicelessSession:
         cuda_composites(patches, self.tensors)
         cuda_autocast(patches, self.tensors)
         refuse_nested(patches)
+        explain_spawned(patches)
         intercept_triton(patches, lambda name, tensors: self._opaque(f"triton.{name}", tensors))
         if recorder is not None:
             patches.put(recorder, "device_of", self.tensors.device_of)

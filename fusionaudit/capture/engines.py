@@ -11,6 +11,8 @@ from fusionaudit.device import find_target
 from fusionaudit.errors import AuditError
 
 DEFAULT_TARGET = "h100"
+ASKED_FOR_GPU = ("CUDA", "NVIDIA driver")
+"""What torch says in a process that wants a GPU and has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,13 @@ def choose_engine(wanted: str, *, nsys_option: str | None, python: str) -> Choic
     if nsys is not None:
         return Choice(engine="nsys", nsys=nsys, facts=facts, why=f"nsys {nsys.text}, {name}")
     return Choice(engine="kineto", nsys=None, facts=facts, why=f"{name}; nsys not found")
+
+
+def no_gpu_hint(engine: str, facts: Facts, error: str) -> str:
+    """What to add to a script's last word where it asked for a GPU and there is none (nsys runs CPU scripts, too)."""
+    if engine == "deviceless" or facts.gpu is not None or not any(word in error for word in ASKED_FOR_GPU):
+        return ""
+    return "; no GPU is there: use --engine deviceless, which needs none"
 
 
 def check_target(engine: str, target: str | None) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import fusionaudit
 from fusionaudit.capture.child import BOOTSTRAP
-from fusionaudit.capture.engines import check_target, choose_engine, device_for
+from fusionaudit.capture.engines import check_target, choose_engine, device_for, no_gpu_hint
 from fusionaudit.capture.environment import Facts
 from fusionaudit.capture.manifest import CapturedPass, Manifest, write_manifest
 from fusionaudit.capture.nsys import Nsys, cupti_environment, export_report, message, profile_command
@@ -360,7 +360,8 @@ def _verdict(session: _Session, ended: Ended, outcome: PassOutcome | None) -> tu
     if outcome.problem is not None:
         return outcome.exit_code, f"the capture failed: {outcome.problem}"
     if outcome.exit_code:
-        said = f" ({outcome.error})" if outcome.error else ""
+        hint = no_gpu_hint(session.engine, session.facts, outcome.error or "")
+        said = f" ({outcome.error}{hint})" if outcome.error else ""
         return outcome.exit_code, f"the script ended with {describe_code(outcome.exit_code)}{said}"
     return 0, None
 
