@@ -149,3 +149,11 @@ def test_what_is_compiled_anew_each_turn_belongs_to_the_step() -> None:
         records += [GraphCall(graph=f"1/{turn}/inference", inputs=(SMALL,)), GraphCall(graph="2/0/inference")]
     _, found = record_steps(OpLog(records=tuple(records)))
     assert found.spans == ((0, 2), (2, 4), (4, 6))
+
+
+def test_notes_count_one_launch_as_one() -> None:
+    one = Activity(kind="kernel", name="k", start_ns=0, end_ns=10, device=0, stream=7)
+    trace = Trace(format="", activities=(one,), device=None)
+    texts = [n.text for n in measured_pass("imported", "import", trace, None, InductorLog()).notes]
+    assert any("(1 launch or copy)" in text for text in texts)
+    assert not any("1 launches" in text for text in texts)

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+from fusionaudit.figures import counted
 from fusionaudit.findings import Location, Note
 from fusionaudit.inductor.model import CompiledGraph, GeneratedCall, InductorLog
 from fusionaudit.program.costs import category, mutated_inputs, op_bytes
@@ -285,7 +286,7 @@ def measured_pass(
     attributed = not name.startswith("clean")
     notes = [n for n in trace.notes if attributed or n.blocks]
     if found.source == "whole" and activities and attributed:
-        what = f"the whole recording ({len(activities)} launches and copies)"
+        what = f"the whole recording ({counted(len(activities), 'launch or copy', 'launches and copies')})"
         notes.append(
             Note(
                 kind="no-steps",
@@ -328,7 +329,7 @@ def measured_pass(
     if chosen and attributed:
         share = 1 - unmatched / len(chosen)
         names = sorted({k.name for i, k in enumerate(kernels) if i not in generated and chosen[i].op is None})
-        text = f"{name}: {share:.1%} of {len(chosen)} launches and copies are tied to an op"
+        text = f"{name}: tied to an op: {share:.1%} of {counted(len(chosen), 'launch or copy', 'launches and copies')}"
         if names:
             text += f"; not tied: {', '.join(n[:40] for n in names[:5])}" + (" ..." if len(names) > 5 else "")
         lost = share < _LEAST_MATCH
@@ -337,7 +338,8 @@ def measured_pass(
     if all(i in generated for i, k in enumerate(kernels) if k.replayed):
         notes = [n for n in notes if n.kind != "opaque-graph"]  # the log ties them
     if extra:
-        notes.append(Note(kind="unknown-bytes", text=f"{name}: bytes of {extra} launches in graphs are not known"))
+        text = f"{name}: bytes of {counted(extra, 'launch', 'launches')} in graphs are not known"
+        notes.append(Note(kind="unknown-bytes", text=text))
     span, idle = _span_and_idle(activities, found) if activities else (None, None)
     # A wait after the last launch of the step is the script's end or the next step's business.
     begin = (chosen[0].launch_start_ns or chosen[0].start_ns) if chosen else 0
