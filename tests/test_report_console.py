@@ -36,8 +36,10 @@ def test_verdict_comes_first_and_figures_follow() -> None:
     assert "- match-rate: 100% of 4 kernels" in text
 
 
-@pytest.mark.parametrize("width", [80, 100, 120])
-@pytest.mark.parametrize("document", [sum_abs(), block(), hostile()], ids=["sum_abs", "block", "hostile"])
+@pytest.mark.parametrize("width", [40, 59, 60, 80, 100, 120])
+@pytest.mark.parametrize(
+    "document", [sum_abs(), block(), hostile(), with_clean()], ids=["sum_abs", "block", "hostile", "clean"]
+)
 def test_lines_fit(document: dict[str, Any], width: int) -> None:
     lines = printed(document, width, verbose=True).splitlines()
     assert max(map(len, lines)) <= width
@@ -240,3 +242,9 @@ def test_many_suppressed_findings_are_counted_and_shown_on_demand() -> None:
     assert text.count("FA107 at a.py") == 10
     assert "- suppressed: 4 more; --verbose shows them" in text
     assert printed(document, verbose=True).count("FA107 at a.py") == 14
+
+
+def test_a_narrow_terminal_has_every_figure_and_kernels_by_name() -> None:
+    text = printed(sum_abs(), 40)
+    assert re.search(r"global bytes \(modelled\): eager 3\.22 GB,\s+compiled 1\.07 GB \(0\.33x\)", text)
+    assert re.search(r"^   0 vect\S+\s+489 us\s+2\.15 GB$", text, re.M)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fusionaudit.figures import counted, launched
 from fusionaudit.report import wording as w
-from fusionaudit.report.rows import Fold, comparison, fold, kernel_key, moved, shown_passes, total, untimed
+from fusionaudit.report.rows import Fold, Measure, comparison, fold, kernel_key, moved, shown_passes, total, untimed
 
 Document = dict[str, Any]
 
@@ -26,6 +26,8 @@ _MARKS = {"blocked": "?", "error": "!", "warning": "!", "info": "i", "ok": "+"}
 _FEW_FINDINGS = 10
 _FEW_KERNELS = 30
 _WIDEST = 140
+_NARROW = 60
+"""Below this width registers and local memory are left out: kernels' names need the room."""
 
 
 def render_console(document: Document, console: Console, *, verbose: bool = False) -> None:
@@ -49,8 +51,10 @@ def _wrap(text: str, width: int, first: str = "", rest: str = "", style: str = "
     return [Text(part, style=style) for part in parts]
 
 
-def _title(text: str, aside: str = "") -> list[Text]:
+def _title(text: str, width: int, aside: str = "") -> list[Text]:
     line = Text(text, style="bold")
+    if aside and len(text) + 2 + len(aside) > width:
+        return [Text(), line, *_wrap(aside, width, style="dim")]
     if aside:
         line.append(f"  {aside}", style="dim not bold")
     return [Text(), line]
@@ -73,7 +77,9 @@ def _comparison(document: Document, width: int) -> list[Text]:
     cells = [len(t) for r in rows for t in r.texts] + [len(c) for c in columns]
     cell = min(max(cells) + 2, max(8, (width - label_width - 12) // max(len(columns), 1)))
     steps = ", ".join(f"{p['name']} {p['steps']}" for p in passes if p["steps"])
-    out = _title("Per step", f"median over steady steps: {steps}" if steps else "")
+    out = _title("Per step", width, f"median over steady steps: {steps}" if steps else "")
+    if label_width + cell * len(columns) + 9 * ratio > width:
+        return [*out, *_stacked(rows, columns, width), *_unknown(document, width)]
     head = Text(" " * label_width, style="dim")
     for name in columns:
         head.append(w.shorten(name, cell - 1).rjust(cell))
@@ -89,6 +95,23 @@ def _comparison(document: Document, width: int) -> list[Text]:
             same = 0.995 <= row.ratio <= 1.005
             line.append(row.ratio_text.rjust(9), style="dim" if same or row.bound else "green" if better else "red")
         out.append(line)
+    return [*out, *_unknown(document, width)]
+
+
+def _stacked(rows: Sequence[Measure], columns: Sequence[str], width: int) -> list[Text]:
+    """The comparison where its table is too wide: a paragraph a row."""
+    out = []
+    for row in rows:
+        figures = ", ".join(f"{name} {text}" for name, text in zip(columns, row.texts, strict=True))
+        ratio = f" ({row.ratio_text})" if row.ratio is not None else ""
+        out += _wrap(f"{row.label}{w.basis_note(row.basis)}: {figures}{ratio}", width, rest="  ")
+    return out
+
+
+def _unknown(document: Document, width: int) -> list[Text]:
+    """What of the comparison is not known, and why."""
+    out = []
+    passes = shown_passes(document)
     if why := untimed(document):
         out += _wrap(why, width, style="dim")
     missing = [
@@ -106,7 +129,7 @@ def _findings(document: Document, width: int, *, verbose: bool) -> list[Text]:
     if not findings:
         return []
     shown = findings if verbose else findings[:_FEW_FINDINGS]
-    out = _title(f"Findings ({len(findings)})", "ranked by severity, then time and bytes saved")
+    out = _title(f"Findings ({len(findings)})", width, "ranked by severity, then time and bytes saved")
     for finding in shown:
         out += _finding(document, finding, width)
     if len(shown) < len(findings):
@@ -161,10 +184,7 @@ def _kernels(document: Document, width: int, *, verbose: bool) -> list[Text]:
         aside = f"{launched(p['per_step']['launches'], p['per_step']['copies_and_fills'])} per step, in order"
         if len(folds) < len(p["kernels"]):
             aside += "; loops folded and added up"
-        if len(aside) + len(p["name"]) + 11 > width:
-            out += [*_title(f"Kernels, {p['name']}"), *_wrap(aside, width, style="dim")]
-        else:
-            out += _title(f"Kernels, {p['name']}", aside)
+        out += _title(f"Kernels, {p['name']}", width, aside)
         keys = [kernel_key(k) for k in p["kernels"]]
         if keys == before:
             out.append(Text("  the same as above", style="dim"))
@@ -176,7 +196,8 @@ def _kernels(document: Document, width: int, *, verbose: bool) -> list[Text]:
         for item in shown:
             out += _fold(item, width)
         if basis:
-            note = f"time {basis}; bytes modelled, an op's with its first launch; regs, local memory (spills) a thread"
+            note = f"time {basis}; bytes modelled, an op's with its first launch"
+            note += "; regs, local memory (spills) a thread" if width >= _NARROW else ""
             out += _wrap(note, width, style="dim")
         if len(shown) < len(folds):
             rest = sum(len(f.members) for f in folds[len(shown) :])
@@ -187,11 +208,18 @@ def _kernels(document: Document, width: int, *, verbose: bool) -> list[Text]:
 def _columns(
     name: str, time: str, size: str, registers: str, local: str, width: int, *, number: str = "", style: str = ""
 ) -> Text:
-    room = width - 5 - 10 - 10 - 6 - 7
+    room = _name_room(width)
     line = Text(number.rjust(4) + " ", style="dim")
     line.append(w.shorten(name, room - 1).ljust(room), style=style)
-    line.append(time.rjust(10) + size.rjust(10) + registers.rjust(6) + local.rjust(7), style=style)
+    line.append(time.rjust(10) + size.rjust(10), style=style)
+    if width >= _NARROW:
+        line.append(registers.rjust(6) + local.rjust(7), style=style)
     return line
+
+
+def _name_room(width: int) -> int:
+    """Columns of a kernel's name: what number, time, bytes, registers and local memory leave."""
+    return width - 5 - 10 - 10 - (13 if width >= _NARROW else 0)
 
 
 def _fold(item: Fold, width: int) -> list[Text]:
@@ -214,7 +242,7 @@ def _fold(item: Fold, width: int) -> list[Text]:
         name = w.kernel_label(kernel["name"])
         if item.times > 1:
             times = f" x{item.times}"
-            name = w.shorten(name, width - 39 - len(times) - (2 if several else 0)) + times
+            name = w.shorten(name, _name_room(width) - 1 - len(times) - (2 if several else 0)) + times
         local = kernel["local_memory_bytes"] if kernel["local_memory_bytes"] is not None else kernel["spill_bytes"]
         out.append(
             _columns(
@@ -252,7 +280,7 @@ def _detail(kernel: dict[str, Any], width: int, bar: str) -> Text:
 def _notes(document: Document, width: int, *, verbose: bool) -> list[Text]:
     if not document["notes"]:
         return []
-    out = _title("Notes")
+    out = _title("Notes", width)
     suppressed = [n for n in document["notes"] if n["kind"] == "suppressed"]
     hidden = [] if verbose else suppressed[_FEW_FINDINGS:]
     for note in document["notes"]:
