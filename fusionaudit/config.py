@@ -24,7 +24,7 @@ class Thresholds:
     """When a finding is worth a warning; below it the finding stays, as information.
 
     ``min_time_share``: part of the step's GPU time that is saved at least. 0.05: times of a step agree with CUDA events
-    within 5 %, so less could not be shown.
+    within 5 %, so less could not be shown. Findings below it that together save twice as much are warnings too.
     ``min_saving_ns``: what a step saves at least, however short the step. The shortest kernels take 1.1 to 1.3 us on an
     H200, so less than 1 us is not even one of them.
     ``min_bytes`` and ``min_byte_share``: used where no time can be given. 1 MiB moves in 0.25 us on an H200, a tenth of
