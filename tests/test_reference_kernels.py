@@ -97,7 +97,7 @@ def test_compiler_error_is_one_line(tmp_path):
 
 def test_missing_cub_headers_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(compiling, "cccl_include", lambda: None)
-    with pytest.raises(AuditError, match=r"CUB headers not found.*gpu"):
+    with pytest.raises(AuditError, match=r"CUB headers not found.*nvidia-cuda-cccl"):
         compile_kernels(read_source("sum_abs.cu"), ["sum_abs<float, 512, 4, 4, 1>"], "sm_90", cache=tmp_path)
 
 
