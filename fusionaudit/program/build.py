@@ -101,7 +101,28 @@ def _build_pass(
     built = measured_pass(
         name, manifest.engine, trace, oplog, log, step_names=names, outside=outside, loop=loop, **options
     )
-    return replace(built, notes=(*built.notes, *log.notes)), trace.device or device, oplog
+    lost = _lost(p, built, oplog, log)
+    return replace(built, notes=(*built.notes, *log.notes, *lost)), trace.device or device, oplog
+
+
+def _lost(p: CapturedPass, built: Pass, oplog: OpLog | None, log: InductorLog) -> list[Note]:
+    """Blocking notes on what the recorder or Inductor wrote for these launches and is no longer there."""
+    gone = []
+    if p.ops and built.kernels and (oplog is None or (built.name == "eager" and not oplog.records)):
+        gone.append((p.ops, "which op reads what another wrote is not known"))
+    if p.log and not log.graphs and any(k.name.startswith("triton_") for k in built.kernels):
+        gone.append((p.log, "what torch.compile's kernels hold is not known"))
+    remedy = "run the audit again"
+    return [
+        Note(
+            kind="missing-file",
+            text=f"{file} is missing or empty: {what}",
+            remedy=remedy,
+            blocks=True,
+            pass_name=p.name,
+        )
+        for file, what in gone
+    ]
 
 
 def _outside_graphs(folder: Path, manifest: Manifest) -> frozenset[Place] | None:

@@ -285,6 +285,7 @@ def measured_pass(
     # The clean passes have no ranges by design: only their times count.
     attributed = not name.startswith("clean")
     notes = [n for n in trace.notes if attributed or n.blocks]
+    notes += oplog.notes if oplog is not None else ()
     if found.source == "whole" and activities and attributed:
         what = f"the whole recording ({counted(len(activities), 'launch or copy', 'launches and copies')})"
         notes.append(
