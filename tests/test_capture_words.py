@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fusionaudit.capture.engines import no_gpu_hint
-from fusionaudit.capture.environment import Facts
+from fusionaudit.capture.environment import Facts, disk_full
 
 torch = pytest.importorskip("torch")
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
@@ -70,3 +72,25 @@ def test_a_script_that_needs_a_gpu_under_nsys_without_one() -> None:
     assert "--engine deviceless" in said
     assert no_gpu_hint("nsys", facts, "ValueError: 3") == ""
     assert no_gpu_hint("deviceless", facts, "AssertionError: CUDA") == ""
+
+
+def test_every_pass_reads_the_file_on_stdin_from_its_start(tmp_path: Path) -> None:
+    given = tmp_path / "given.txt"
+    given.write_text("skipped\none\ntwo\n")
+    code = (
+        "import os, sys\n"
+        "from fusionaudit.capture.process import run_child\n"
+        "os.read(0, 8)\n"  # as a shell's `read` before it
+        "for _ in range(2):\n"
+        "    run_child([sys.executable, '-c', 'import sys; print(sys.stdin.read().split())'],"
+        " environment=dict(os.environ), stdout=None, stderr=None)\n"
+    )
+    with given.open() as stdin:
+        done = subprocess.run([sys.executable, "-c", code], stdin=stdin, capture_output=True, text=True, check=True)
+    assert done.stdout == "['one', 'two']\n" * 2
+
+
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert disk_full(tmp_path) is None
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=4096))
+    assert "no space left" in str(disk_full(tmp_path))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -71,6 +73,18 @@ class Facts:
             "python": self.python, "platform": platform.platform(), "machine": platform.machine(),
             "driver": driver_version(), "gpu": None if self.gpu is None else self.gpu.get("name"), "gpus": self.gpus,
         }  # fmt: skip
+
+
+_ROOM_BYTES = 1 << 16
+"""Less than a pass's last word and its neighbours need."""
+
+
+def disk_full(folder: Path) -> str | None:
+    """What to say of a pass that left no word of its end, where there is no room left for one."""
+    with contextlib.suppress(OSError):
+        if shutil.disk_usage(folder).free < _ROOM_BYTES:
+            return f"the capture failed: no space left on the disk of {folder} (free some, or choose --out)"
+    return None
 
 
 def probe(python: str = sys.executable) -> Facts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import signal
 import subprocess
@@ -71,6 +72,21 @@ def _stop(process: subprocess.Popen[Any], grace_s: float) -> None:
     _signal_group(process, signal.SIGKILL)
 
 
+@functools.cache
+def _stdin_start() -> int | None:
+    """Where this process's stdin started; ``None`` where it is no file (a terminal, a pipe: read once only)."""
+    with contextlib.suppress(OSError):
+        return os.lseek(0, 0, os.SEEK_CUR)
+    return None
+
+
+def _rewind_stdin() -> None:
+    """Each pass reads the file that the user gave from its start: a child's reading moves the shared position."""
+    start = _stdin_start()
+    if start is not None:
+        os.lseek(0, start, os.SEEK_SET)
+
+
 def run_child(
     command: list[str],
     *,
@@ -84,6 +100,7 @@ def run_child(
     """Run it and wait. Past ``timeout_s`` or on Ctrl-C the whole group is stopped; what is left of the group after the
     child's end is killed, so that no worker outlives the pass."""
     started = time.monotonic()
+    _rewind_stdin()
     process = subprocess.Popen(
         command, env=environment, stdout=stdout, stderr=stderr, pass_fds=pass_fds, start_new_session=True
     )

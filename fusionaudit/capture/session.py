@@ -15,7 +15,7 @@ from typing import Any, Literal
 import fusionaudit
 from fusionaudit.capture.child import BOOTSTRAP
 from fusionaudit.capture.engines import check_target, choose_engine, device_for, no_gpu_hint
-from fusionaudit.capture.environment import Facts
+from fusionaudit.capture.environment import Facts, disk_full
 from fusionaudit.capture.manifest import CapturedPass, Manifest, write_manifest
 from fusionaudit.capture.nsys import Nsys, cupti_environment, export_report, message, profile_command
 from fusionaudit.capture.process import TERM_WITH_PARENT, Ended, describe_code, real_descriptor, run_child, umask
@@ -356,12 +356,11 @@ def _verdict(session: _Session, ended: Ended, outcome: PassOutcome | None) -> tu
         code = ended.returncode
         if code == 0:
             return 0, "the script left its process in a way that was not seen; the end of the recording is missing"
-        return code, f"the script ended with {describe_code(code)}"
+        return code, disk_full(session.folder) or f"the script ended with {describe_code(code)}"
     if outcome.problem is not None:
         return outcome.exit_code, f"the capture failed: {outcome.problem}"
     if outcome.exit_code:
-        hint = no_gpu_hint(session.engine, session.facts, outcome.error or "")
-        said = f" ({outcome.error}{hint})" if outcome.error else ""
+        said = f" ({outcome.error}{no_gpu_hint(session.engine, session.facts, outcome.error)})" if outcome.error else ""
         return outcome.exit_code, f"the script ended with {describe_code(outcome.exit_code)}{said}"
     return 0, None
 
