@@ -14,13 +14,13 @@ like an intermediate, so its write counts as avoidable though it is not.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from fusionaudit.findings import Location
 from fusionaudit.program.costs import op_bytes, op_root, sum_known
 from fusionaudit.program.dataflow import Flow, Step, ancestors, dataflow, regions_bytes
-from fusionaudit.program.hazards import hazard
+from fusionaudit.program.hazards import Touches, together, touches
 from fusionaudit.program.model import Pass
 from fusionaudit.program.op_kinds import OpKind
 from fusionaudit.program.rows import REDUCING, Size, Values, row_size, second_pass
@@ -79,6 +79,7 @@ class _Group:
 
     members: list[int]
     mask: int
+    touches: Touches
     reduction: Size | None = None
 
 
@@ -173,7 +174,8 @@ def _merged(a: _Group, b: _Group) -> _Group | None:
     sizes = {(s.elements, s.rows) for s in (a.reduction, b.reduction) if s is not None}
     if len(sizes) > 1:
         return None
-    return _Group(members=a.members + b.members, mask=a.mask | b.mask, reduction=a.reduction or b.reduction)
+    members, mask = a.members + b.members, a.mask | b.mask
+    return _Group(members=members, mask=mask, touches=a.touches, reduction=a.reduction or b.reduction)
 
 
 def adds_bias(op: Op) -> bool:
@@ -213,7 +215,7 @@ def _feeding(flow: Flow, group: _Group) -> _Group:
         if any(r in behind for v, _ in step.makes for r in flow.readers.get(v, ())):
             behind.add(step.index)
     kept = sorted(behind)
-    return _Group(members=kept, mask=sum(1 << i for i in kept), reduction=group.reduction)
+    return replace(group, members=kept, mask=sum(1 << i for i in kept))
 
 
 def _takes_rows(flow: Flow, group: _Group) -> bool:
@@ -237,7 +239,9 @@ def _grow(flow: Flow, upstream: list[int], without: Set[int]) -> list[_Group]:
             continue
         if step.index in without:
             continue
-        groups[step.index] = _Group(members=[step.index], mask=1 << step.index, reduction=row_size(step))
+        groups[step.index] = _Group(
+            members=[step.index], mask=1 << step.index, touches=touches(flow, step), reduction=row_size(step)
+        )
         home[step.index] = step.index
         if step.kind in _HEADS:
             continue
@@ -255,8 +259,12 @@ def _grow(flow: Flow, upstream: list[int], without: Set[int]) -> list[_Group]:
             merged = _merged(mine, theirs)
             if merged is None or not _convex(merged.mask, merged.members, upstream):
                 continue
-            if hazard(flow, merged.members) or _bridges(flow, producer, step, mine, theirs):
+            if _bridges(flow, producer, step, mine, theirs):
                 continue
+            used = together(flow, theirs.touches, theirs.members, mine.touches, mine.members)
+            if used is None:
+                continue
+            merged.touches = used
             root = home[maker]
             groups.pop(home[step.index])
             groups[root] = merged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,6 +48,11 @@ class Flow:
     readers: dict[Version, tuple[int, ...]]
     last: dict[str, int]
     carried: frozenset[str]
+
+    @functools.cached_property
+    def overwritten(self) -> frozenset[str]:
+        """Storages of which a value is written over an older one."""
+        return frozenset(s for s, n in self.last.items() if n > 1 or (n == 1 and s in self.carried))
 
     def leaves(self, value: Version, group: frozenset[int]) -> bool:
         """True where the value is needed outside the group: read by another op, carried to the next step, or never
