@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from fusionaudit.device import Device
 from fusionaudit.figures import scaled_bytes, scaled_ns
 from fusionaudit.findings import Basis, Location, Severity
 from fusionaudit.program.costs import sum_known
+from fusionaudit.program.flops import flops
 from fusionaudit.program.kept import kept
 from fusionaudit.program.model import Kernel, Pass, Program
 from fusionaudit.trace.schema import Op
@@ -41,14 +41,6 @@ def kernels_by_id(p: Pass) -> dict[int, Kernel]:
     return {k.id: k for k in p.kernels}
 
 
-def _flops(kernel: Kernel) -> float | None:
-    """Multiply-adds of a matmul or convolution from its operands: 2 sqrt(|A| |B| |C|) is 2mnk for matrices."""
-    sizes = sorted((t.numel for t in (*kernel.reads, *kernel.writes) if t.numel > 1), reverse=True)
-    if len(sizes) < 3:
-        return None
-    return 2 * math.sqrt(sizes[0] * sizes[1] * sizes[2])
-
-
 def kernel_ns(kernel: Kernel, device: Device | None) -> int | None:
     """The kernel's time: as the pass has it, else for a matmul a model (bytes or FLOPs, whatever takes longer)."""
     if kernel.duration_ns is not None:
@@ -58,11 +50,11 @@ def kernel_ns(kernel: Kernel, device: Device | None) -> int | None:
     moved = device.transfer_ns(kernel.global_bytes)
     if kernel.category not in ("matmul", "convolution", "template", "attention"):
         return None if moved is None else max(moved, device.launch_ns)
-    flops = _flops(kernel)
+    counted = flops(kernel)
     half = any(t.dtype in ("bfloat16", "float16") for t in kernel.reads)
     rates = device.peak_flops_per_s or {}
     rate = rates.get("bfloat16" if half else "float32") or rates.get("float16" if half else "tf32")
-    computed = round(flops / (rate * _ATTAINABLE_FLOPS) * 1e9) if flops and rate else None
+    computed = round(counted / (rate * _ATTAINABLE_FLOPS) * 1e9) if counted and rate else None
     known = [t for t in (moved, computed) if t is not None]
     return max((*known, device.launch_ns)) if known else None
 
