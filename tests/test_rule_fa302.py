@@ -27,3 +27,10 @@ def test_information_where_it_is_fast_anyway_or_not_measured():
 
 def test_silent_on_good_occupancy():
     assert not run(fa302, compiled(G, occupancy=0.5, duration_ns=400_000))
+
+
+def test_silent_where_all_blocks_are_resident_anyway():
+    """32 blocks of 128 threads on an H100 (case50, H200): nothing waits for a register, whatever a block takes."""
+    slow = {"registers": 141, "block": (128, 1, 1), "duration_ns": 400_000}
+    assert not run(fa302, compiled(G, grid=(32, 1, 1), **slow))
+    assert run(fa302, compiled(G, grid=(32_000, 1, 1), **slow))

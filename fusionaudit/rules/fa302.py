@@ -1,7 +1,7 @@
 """Fused too much: registers or shared memory cap occupancy.
 
 What: a generated memory-bound kernel uses so many registers or so much shared memory that fewer than a quarter of the
-SM's threads are resident.
+SM's threads are resident, while the launch has more blocks than that.
 
 Why it costs: a memory-bound kernel hides latency with threads that wait; with few of them the memory is not kept
 busy.
@@ -17,6 +17,7 @@ What to do: split the fused region, or try smaller blocks (torch._inductor.confi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from fusionaudit.config import Config
@@ -51,6 +52,14 @@ def occupancy(kernel: Kernel, device: Device | None) -> float | None:
     return blocks * threads / device.threads_per_sm
 
 
+def all_resident(kernel: Kernel, device: Device | None, share: float) -> bool:
+    """All blocks of the launch are resident at once at that occupancy: nothing waits for a register."""
+    if device is None or None in (kernel.grid, kernel.block, device.threads_per_sm, device.sm_count):
+        return False
+    threads = math.prod(kernel.grid or ()) * math.prod(kernel.block or ())
+    return threads <= share * (device.threads_per_sm or 0) * (device.sm_count or 0)
+
+
 def bandwidth_share(kernel: Kernel, device: Device | None) -> float | None:
     """Measured bytes per time as a share of what a copy reaches; ``None`` unless both are known and measured."""
     if device is None or kernel.time_basis != "measured" or not kernel.duration_ns or kernel.global_bytes is None:
@@ -71,6 +80,8 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
                 continue
             found = occupancy(kernel, program.device)
             if found is None or found >= config.thresholds.low_occupancy or (kernel.graph, kernel.name) in seen:
+                continue
+            if all_resident(kernel, program.device, found):
                 continue
             seen.add((kernel.graph, kernel.name))
             share = bandwidth_share(kernel, program.device)
