@@ -248,3 +248,55 @@ def test_a_scatter_waits_for_what_it_adds_to_and_is_waited_for():
     )  # fmt: skip
     g = replace(g, kernels=tuple(replace(k, accesses=accesses(k.name, k.source)) for k in g.kernels))
     assert run(fa111, compiled(g)) == []
+
+
+def column(number: int) -> str:
+    """A kernel over [65536, 64] that reads its own 64 columns of 576 of one buffer."""
+    return f"""
+@triton_heuristics.pointwise(
+    size_hints={{'x': 4194304}},
+    triton_meta={{'signature': {{'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32'}}}},
+    inductor_meta={{'kernel_name': 'triton_poi_{number}'}},
+)
+@triton.jit
+def triton_poi_{number}(in_ptr0, out_ptr0, xnumel, XBLOCK : tl.constexpr):
+    xnumel = 4194304
+    xindex = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[:]
+    x0 = (xindex % 64)
+    x1 = xindex // 64
+    tmp0 = tl.load(in_ptr0 + ({64 * number} + x0 + 576*x1), None)
+    tl.store(out_ptr0 + (x0 + 64*x1), tmp0, None)
+"""
+
+
+def columns(*numbers: int):
+    """Kernels that each read one column of a [65536, 576] buffer."""
+    calls = [
+        call(f"triton_poi_{n}", [t("x", 65536, 576)], [t(f"o{i}", 65536, 64)], aten=["select", "exp"],
+             numels={"x": 65536 * 64}, source=column(n))
+        for i, n in enumerate(numbers)
+    ]  # fmt: skip
+    return compiled(graph(*calls, inputs=[t("x", 65536, 576)], outputs=[f"o{i}" for i, _ in enumerate(numbers)]))
+
+
+def test_kernels_that_read_their_own_parts_of_a_buffer_share_nothing():
+    assert run(fa111, columns(0, 1, 2, 3)) == []
+
+
+def test_kernels_share_the_elements_that_they_both_read():
+    (found,) = run(fa111, columns(3, 3))
+    assert found.avoidable_bytes == 65536 * 64 * 4
+
+
+def test_a_matmul_waits_for_a_scatter_of_its_operand():
+    """embedding_dense_backward writes few rows in no order: no matmul can unpack that."""
+    size = 16 * MEGA
+    z = t("z", size)
+    g = graph(
+        call("triton_poi_1", [t("i", 1024, dtype="int64"), t("x", 1024)], [z], aten=["embedding_dense_backward"],
+             numels={"x": 1024}, source=SCATTER),
+        call("extern_kernels.addmm", [z], [t("y", size)], kind="extern", kernel="matmul", aten=["addmm"]),
+        outputs=["y"],
+    )  # fmt: skip
+    g = replace(g, kernels=tuple(replace(k, accesses=accesses(k.name, k.source)) for k in g.kernels))
+    assert run(fa111, compiled(g)) == []

@@ -307,36 +307,41 @@ def _progressions(offsets: list[int]) -> list[tuple[int, int]] | None:
     return None if rest is None else [(step, run), *rest]
 
 
-def union(regions: Iterable[Region]) -> tuple[int, bool]:
-    """Distinct addresses of several regions of one pointer, and whether the number is exact (else an upper bound)."""
+def merged(regions: Iterable[Region]) -> list[Region]:
+    """The direct regions of one pointer with those joined that repeat in steps, without what lies in a dense one."""
     shapes: dict[tuple[tuple[int, int], ...], set[int]] = defaultdict(set)
     kept: list[Region] = []
-    indirect: set[Region] = set()
     for region in regions:
-        if region.indirect:
-            indirect.add(region)
-        elif region.count:
+        if region.count and not region.indirect:
             shapes[region.dims].add(region.offset)
             kept.append(region)
-    merged: list[Region] = []
+    joined: list[Region] = []
     for dims, offsets in shapes.items():
         same = [r for r in kept if r.dims == dims]
         if len(offsets) == 1:
-            merged.append(min(same, key=lambda r: r.count))
+            joined.append(min(same, key=lambda r: r.count))
             continue
         extra = _progressions(sorted(offsets))
         if extra is None:
-            merged.extend({r.offset: r for r in same}.values())
+            joined.extend({r.offset: r for r in same}.values())
             continue
         both = tuple(sorted([*dims, *extra]))
         count, sure = sumset(both)
         count = min(count, sum({r.offset: r.count for r in same}.values()))
-        merged.append(Region(offset=min(offsets), dims=both, count=count, exact=sure and all(r.exact for r in same)))
-    merged.sort(key=lambda r: -r.count)
+        joined.append(Region(offset=min(offsets), dims=both, count=count, exact=sure and all(r.exact for r in same)))
+    joined.sort(key=lambda r: -r.count)
     apart: list[Region] = []
-    for region in merged:
+    for region in joined:
         if not any(r.dense and r.offset <= region.offset and region.high <= r.high for r in apart):
             apart.append(region)
+    return apart
+
+
+def union(regions: Iterable[Region]) -> tuple[int, bool]:
+    """Distinct addresses of several regions of one pointer, and whether the number is exact (else an upper bound)."""
+    given = list(regions)
+    indirect = {r for r in given if r.indirect}
+    apart = merged(given)
     total = sum(r.count for r in apart)
     exact = all(r.exact for r in apart) and not indirect
     if len(apart) > 1:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from fusionaudit.inductor.expressions import dotted, literal
-from fusionaudit.inductor.index_space import Region, Value, union
+from fusionaudit.inductor.index_space import Region, Value, merged, union
 from fusionaudit.inductor.kernel_body import RawAccess, walk
 from fusionaudit.inductor.model import Access
 
@@ -186,6 +187,39 @@ def traffic(name: str, source: str, scalars: Mapping[str, int]) -> tuple[Traffic
             )
         )
     return tuple(out)
+
+
+def regions(
+    name: str, source: str, scalars: Mapping[str, int]
+) -> tuple[tuple[Region | None, ...], tuple[Region | None, ...]]:
+    """The elements behind each pointer that a kernel reads, and writes, in parameter order.
+
+    ``None``: its data tell where (gathers, scatters). A region that is not exact has a count (the most) only.
+    """
+    code = parse_kernel(name, source)
+    raw, extents = _walk(name, source, tuple(sorted(scalars.items())))
+    if code is None or raw is None:
+        return (), ()
+    iterations = math.prod(extents.values())
+    own = [[a for a in raw if a.arg == arg] for arg in code.params if arg in code.pointers]
+    loads = [[a for a in found if a.kind != "store"] for found in own]
+    stores = [[a for a in found if a.kind != "load"] for found in own]
+    return (
+        tuple(_one_region(a, iterations) for a in loads if a),
+        tuple(_one_region(a, iterations) for a in stores if a),
+    )
+
+
+def _one_region(accesses: Sequence[RawAccess], iterations: int) -> Region | None:
+    if any(a.indirect for a in accesses):
+        return None
+    known = [a.region for a in accesses if a.region is not None and not a.region.indirect]
+    if len(known) < len(accesses):
+        return Region(offset=0, dims=(), count=iterations, exact=False)
+    apart = merged(known)
+    if len(apart) == 1 and apart[0].exact:
+        return apart[0]
+    return Region(offset=0, dims=(), count=union(known)[0], exact=False)
 
 
 Shift = int | None

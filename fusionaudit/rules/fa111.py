@@ -8,9 +8,10 @@ Why it costs: what they share goes through memory twice, and each is a launch. T
 are one pass by hand and six launches by torch 2.11.
 
 How it is measured: groups come from the buffers and sizes in the output code; the bytes at stake are those of values
-that only the group needs and of inputs that several of its kernels read. Pairs without shared data, pairs with a
-library call between them, and reductions over different axes never show. The second stage of a split reduction over
-large data is worth nothing and is information.
+that only the group needs and of input elements that several of its kernels read (places that data tell, a gather's,
+do not count). Pairs without shared data, pairs with a library call or a scatter between them, and reductions over
+different axes never show; rows of one length in parts of one buffer do, for their launches. The second stage of a
+split reduction over large data is worth nothing and is information.
 
 When it is wrong: keeping kernels apart can be right: fewer registers, more parallelism for few long rows, less memory
 held at once. Inductor does not benchmark by default.
@@ -183,8 +184,8 @@ def _message(graph: CompiledGraph, group: CallGroup, runs: int, moved: int | Non
         text = f"a reduction that runs in stages ({names}) is {counted(len(group.calls), 'kernel')}{often}, "
         text += f"which hand on {human_bytes(moved)} a step"
     else:
-        text = f"{counted(len(group.calls), 'kernel')} ({short(ops)}){often} could be one and share "
-        text += f"{human_bytes(moved)} a step"
+        text = f"{counted(len(group.calls), 'kernel')} ({short(ops)}){often} could be one"
+        text += f" and share {human_bytes(moved)} a step" if moved != 0 else ""
     if saved:
         return f"{text}; one kernel would save about {human_time(saved)} a step"
     return f"{text}; one kernel would save no time" if saved == 0 else text

@@ -9,10 +9,12 @@ from typing import Literal
 
 from fusionaudit.findings import Location
 from fusionaudit.inductor.model import CompiledGraph, GeneratedCall, GeneratedKernel
+from fusionaudit.program.costs import sum_known
 from fusionaudit.program.kept import kept
 from fusionaudit.program.model import Pass
 from fusionaudit.program.rows import FEW_ROWS, L2_BYTES, ONE_BLOCK_ROW
-from fusionaudit.tensors import Tensor
+from fusionaudit.rules.touched import View, by_storage, shared_bytes, touched
+from fusionaudit.tensors import Tensor, overlap
 
 Why = Literal["split", "same", "rows", "size", "fill", "small", "prologue"]
 """Why a pair fits: second stage of a split reduction, same iteration space, same row length with other row counts
@@ -130,8 +132,38 @@ def space(kernel: GeneratedKernel | None, call: GeneratedCall) -> tuple[int, int
     return outer, inner
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Touches:
+    """What each call touches of the buffers that it reads and writes, by buffer."""
+
+    reads: tuple[dict[str, list[View]], ...]
+    writes: tuple[dict[str, list[View]], ...]
+
+
+def _touches(graph: CompiledGraph, kernels: dict[str, GeneratedKernel]) -> _Touches:
+    both = [(call, touched(kernels.get(call.target), call)) for call in graph.calls]
+    return _Touches(
+        reads=tuple(by_storage(loads, call.reads) for call, (loads, _) in both),
+        writes=tuple(by_storage(stores, call.writes) for call, (_, stores) in both),
+    )
+
+
+def _shared(some: list[View], others: list[View]) -> int:
+    return sum(max((shared_bytes(a, b) for b in others), default=0) for a in some)
+
+
+def _feeds(some: list[View], others: list[View]) -> bool:
+    """What one writes the other reads, or may read."""
+    return any(a is None or b is None or overlap(a, b) for a in some for b in others)
+
+
 def _fits(
-    graph: CompiledGraph, kernels: dict[str, GeneratedKernel], flow: CallFlow, first: int, second: int
+    graph: CompiledGraph,
+    kernels: dict[str, GeneratedKernel],
+    flow: CallFlow,
+    touches: _Touches,
+    first: int,
+    second: int,
 ) -> Why | None:
     """Why these two generated kernels could be one; ``None`` where they could not."""
     a, b = graph.calls[first], graph.calls[second]
@@ -140,21 +172,23 @@ def _fits(
     if ka is None or kb is None or sa is None or sb is None:
         return None
     fed = {v for v, _ in flow.makes[first]} & {v for v, _ in flow.uses[second]}
-    sizes = {v: tensor.nbytes or 0 for v, tensor in flow.uses[first]}
-    common = set(sizes) & {v for v, _ in flow.uses[second]}
+    fed = {v for v in fed if _feeds(touches.writes[first][v[0]], touches.reads[second][v[0]])}
+    both = {v for v, _ in flow.uses[first]} & {v for v, _ in flow.uses[second]}
+    common = sum(_shared(touches.reads[first][v[0]], touches.reads[second][v[0]]) for v in both)
     if _scatters(flow, ka, first, second) or _scatters(flow, kb, second, first):
         return None
     if _fills_rest(flow, first, second) or _fills_rest(flow, second, first):
         return "fill"
     if not fed and not common:
-        return None
-    if sum(sizes[v] for v in common) > L2_BYTES and _waits_for_all(graph, kernels, flow, first, second):
+        # Parts of one buffer (q and k of a joint projection) can share a launch, though no bytes.
+        return "rows" if both and _rows(sa, sb) else None
+    if common > L2_BYTES and _waits_for_all(graph, kernels, flow, first, second):
         return None
     if fed and _second_stage(flow, ka, sa, sb, first, second):
         return "split"
     if sa == sb or (sa[0] * sa[1] == sb[0] * sb[1] and 1 in (sa[1], sb[1])):
         return "same"
-    if not fed and sa[1] == sb[1] > 1 and sa[0] != sb[0]:
+    if not fed and _rows(sa, sb):
         return "rows"
     if fed and any(op.split(".")[-1] in _RESIZING or op in _RESIZING for op in b.aten) and sb[1] == 1:
         ratio = sb[0] / max(1, sa[0] * sa[1])
@@ -164,9 +198,18 @@ def _fits(
     return None
 
 
+def _rows(sa: tuple[int, int], sb: tuple[int, int]) -> bool:
+    """Rows of one length, of different counts."""
+    return sa[1] == sb[1] > 1 and sa[0] != sb[0]
+
+
+def _scattering(kernel: GeneratedKernel | None) -> bool:
+    return kernel is not None and any(a.store and (a.atomic or a.indirect) for a in kernel.accesses)
+
+
 def _scatters(flow: CallFlow, kernel: GeneratedKernel, one: int, other: int) -> bool:
     """The kernel writes to places that its data tell, in a buffer of the other: that waits for all of either."""
-    if not any(a.store and (a.atomic or a.indirect) for a in kernel.accesses):
+    if not _scattering(kernel):
         return False
     touched = {v[0] for v, _ in (*flow.uses[other], *flow.makes[other])}
     return any(v[0] in touched for v, _ in flow.makes[one])
@@ -220,31 +263,35 @@ def _convex(mask: int, upstream: tuple[int, ...]) -> bool:
     return True
 
 
-def avoidable(flow: CallFlow, members: tuple[int, ...]) -> int | None:
-    """Bytes that one kernel would not move: values that only the group needs, and inputs that several calls read."""
+def _avoidable(graph: CompiledGraph, flow: CallFlow, touches: _Touches, members: tuple[int, ...]) -> int | None:
+    """Bytes that one kernel would not move: values that only the group needs, and elements that several calls read."""
     inside = set(members)
+    if any(tensor.nbytes is None for member in members for _, tensor in flow.uses[member]):
+        return None
     total = 0
-    seen: dict[Value, int] = defaultdict(int)
-    largest: dict[Value, int] = {}
+    seen: dict[Value, list[View]] = {}
     for member in members:
-        for value, tensor in flow.uses[member]:
-            size = tensor.nbytes
-            if size is None:
-                return None
-            seen[value] += 1
-            largest[value] = max(size, largest.get(value, 0))
-    for value, count in seen.items():
-        made_here = flow.maker.get(value) in inside
-        total += (count if made_here else count - 1) * largest[value]
-        if made_here and value not in flow.final and all(r in inside for r in flow.readers.get(value, ())):
-            total += largest[value]
-    return total
+        for value in dict.fromkeys(v for v, _ in flow.uses[member]):
+            maker = flow.maker.get(value)
+            if value not in seen:
+                seen[value] = []
+                if maker is not None and maker in inside:
+                    made = touches.writes[maker][value[0]]
+                    seen[value] += made
+                    if value not in flow.final and all(r in inside for r in flow.readers.get(value, ())):
+                        total += sum(view.nbytes or 0 for view in made if view is not None)
+            mine = touches.reads[member][value[0]]
+            total += _shared(mine, seen[value])
+            seen[value] += mine
+    moved = sum_known(n for i in members for n in (graph.calls[i].read_bytes, graph.calls[i].write_bytes))
+    return total if moved is None else min(total, moved)
 
 
 def groups(graph: CompiledGraph) -> list[CallGroup]:
     """Groups of two or more generated kernels that could be one, and expansions into a matmul's operand."""
     flow = call_flow(graph)
     kernels = {k.name: k for k in graph.kernels}
+    touches = _touches(graph, kernels)
     # Kernels that only copy are FA105's, unless they fill padding.
     generated = [i for i, c in enumerate(graph.calls) if c.kind == "triton" and (c.category != "copy" or not c.reads)]
     home = {i: i for i in generated}
@@ -254,7 +301,7 @@ def groups(graph: CompiledGraph) -> list[CallGroup]:
         (first, second, found)
         for n, second in enumerate(generated)
         for first in reversed(generated[:n])
-        if (found := _fits(graph, kernels, flow, first, second)) is not None
+        if (found := _fits(graph, kernels, flow, touches, first, second)) is not None
     ]
     # A split reduction's two stages first: what follows the second stage then sees them as one.
     for first, second, found in sorted(pairs, key=lambda p: (p[2] != "split", p[1], -p[0])):
@@ -270,11 +317,15 @@ def groups(graph: CompiledGraph) -> list[CallGroup]:
     for root, mask in masks.items():
         members = tuple(i for i in generated if mask >> i & 1)
         if len(members) > 1:
-            out.append(CallGroup(calls=members, why=tuple(why[root]), avoidable_bytes=avoidable(flow, members)))
-    return out + _prologues(graph, flow)
+            out.append(
+                CallGroup(
+                    calls=members, why=tuple(why[root]), avoidable_bytes=_avoidable(graph, flow, touches, members)
+                )
+            )
+    return out + _prologues(graph, kernels, flow)
 
 
-def _prologues(graph: CompiledGraph, flow: CallFlow) -> list[CallGroup]:
+def _prologues(graph: CompiledGraph, kernels: dict[str, GeneratedKernel], flow: CallFlow) -> list[CallGroup]:
     out = []
     for position, call in enumerate(graph.calls):
         if call.kind != "triton" or len(flow.makes[position]) != 1 or call.category != "pointwise":
@@ -283,6 +334,8 @@ def _prologues(graph: CompiledGraph, flow: CallFlow) -> list[CallGroup]:
         readers = flow.readers.get(value, ())
         if len(readers) != 1 or value in flow.final or graph.calls[readers[0]].category != "matmul":
             continue
+        if _scattering(kernels.get(call.target)):
+            continue  # what a scatter writes is complete only when all of it has run, like a reduction
         if tensor.nbytes is None or not call.read_bytes or tensor.nbytes < EXPANSION * call.read_bytes:
             continue
         out.append(CallGroup(calls=(position, readers[0]), why=("prologue",), avoidable_bytes=2 * tensor.nbytes))
