@@ -70,7 +70,7 @@ def op(
 
 
 def eager(*ops: Op, name: str = "eager", engine: str = "deviceless", syncs: Sequence[HostSync] = ()) -> Pass:
-    """A pass of ops, one kernel each, timed by the byte model."""
+    """A pass of ops, one kernel each, timed by the byte model; each step gives them the same arguments."""
     numbered = tuple(Op(**{**{f: getattr(o, f) for f in o.__dataclass_fields__}, "id": i}) for i, o in enumerate(ops))
     kernels = []
     for o in numbered:
@@ -105,6 +105,7 @@ def eager(*ops: Op, name: str = "eager", engine: str = "deviceless", syncs: Sequ
         kernels=tuple(kernels),
         syncs=tuple(syncs),
         steps=2,
+        repeated=frozenset(o.id for o in numbered),
     )
 
 

@@ -6,7 +6,11 @@ from dataclasses import replace
 
 from builders import MEGA, call, compiled, eager, graph, op, run, t, warnings
 
+from fusionaudit.inductor.model import InductorLog
+from fusionaudit.program.predicted import predicted_pass
 from fusionaudit.rules import fa101, fa105, fa108
+from fusionaudit.rules.constants import constant_steps
+from fusionaudit.trace.schema import OpLog
 
 
 def position_table():
@@ -100,3 +104,77 @@ def test_silent_on_the_first_gradient_of_a_mean():
     phase = {"phase": "backward"}
     ops = (op("ones_like", [one], one, **phase), op("div", [one], wide, **phase))
     assert not run(fa108, eager(*ops, op("mul", [wide, t("x", MEGA)], t("y", MEGA), **phase)))
+
+
+def steps_of(*makers):
+    """The constant ops of the last of these steps, each recorded with storages of its own."""
+    records = [op("randn", [], t("x", 64), at=1), op("randn", [], t("w", 64), at=1)]
+    for number, maker in enumerate(makers):
+        records += maker(str(number))
+        records += [op("mul", [t("x", 64), t("w", 64)], t(f"y{number}", 64), at=8)]
+    log = OpLog(records=tuple(replace(o, id=i) for i, o in enumerate(records)))
+    p = predicted_pass("eager", log, InductorLog(), None)
+    assert p.steps > 1
+    return [(s.op.name.split(".")[1], s.op.location.line) for s in constant_steps(p)]
+
+
+def timestep(value):
+    """t = full(value); (t * exp(arange)).sin(): the table of frequencies is the same in each step, the rest is not."""
+
+    def maker(n):
+        return [
+            op("full", [], t(f"t{n}", 64), at=3, arguments=([64], value)),
+            op("arange", [], t(f"i{n}", 64), at=4, arguments=(64,)),
+            op("exp", [t(f"i{n}", 64)], t(f"f{n}", 64), at=4),
+            op("mul", [t(f"t{n}", 64), t(f"f{n}", 64)], t(f"a{n}", 64), at=5),
+            op("sin", [t(f"a{n}", 64)], t(f"s{n}", 64), at=6),
+        ]
+
+    return maker
+
+
+TABLE, ALL = [("arange", 4), ("exp", 4)], [("arange", 4), ("exp", 4), ("mul", 5), ("sin", 6)]
+
+
+def test_what_hangs_on_a_scalar_that_changes_is_no_constant():
+    """The timestep of a diffusion loop: kept in a buffer, it would stand still."""
+    assert steps_of(*(timestep(i * 10) for i in reversed(range(5)))) == TABLE
+    assert steps_of(*(timestep(10) for _ in range(5))) == ALL
+    assert steps_of(timestep(0), *(timestep(10) for _ in range(4))) == TABLE, "one step is enough"
+
+
+def test_scalars_that_change_within_a_step_only():
+    """Two timesteps a step, the same two in each."""
+
+    def both(n):
+        return [*timestep(10)(f"{n}a"), *timestep(20)(f"{n}b")]
+
+    assert steps_of(both, both, both) == ALL * 2
+
+
+def test_the_part_of_a_table_that_a_step_takes():
+    def row(start):
+        def maker(n):
+            return [
+                op("arange", [], t(f"i{n}", 128), at=4, arguments=(128,)),
+                op("sin", [replace(t(f"i{n}", 64), offset=start)], t(f"s{n}", 64), at=6),
+            ]
+
+        return maker
+
+    assert steps_of(row(0), row(1), row(2)) == [("arange", 4)]
+    assert steps_of(row(1), row(1), row(1)) == [("arange", 4), ("sin", 6)]
+
+
+def test_a_value_from_the_host_is_no_constant():
+    def host(n):
+        table = t(f"i{n}", 64)
+        now = t(f"h{n}", device="cpu")
+        return [op("arange", [], table, at=4, arguments=(64,)), op("mul", [table, now], t(f"a{n}", 64), at=5)]
+
+    assert steps_of(host, host, host) == [("arange", 4)]
+
+
+def test_silent_where_no_other_step_is_known():
+    """An import has no recorder's log: its scalars may change."""
+    assert not run(fa108, replace(eager(*position_table()), repeated=frozenset()))

@@ -18,6 +18,7 @@ from fusionaudit.program.launches import Operands, launch_operands
 from fusionaudit.program.loops import Loop
 from fusionaudit.program.model import Category, HostSync, Kernel, Pass, PassName
 from fusionaudit.program.records import Place, activity_steps, same_launches
+from fusionaudit.program.repeated import repeated_ops
 from fusionaudit.program.steps import Steps, steady_activities
 from fusionaudit.tensors import total_bytes
 from fusionaudit.trace.schema import Activity, Op, OpLog, RangeOp, Trace
@@ -353,6 +354,7 @@ def measured_pass(
     return Pass(
         name=name, engine=engine, kernels=tuple(kernels), ops=tuple(ops[i] for i in sorted(ops)), syncs=syncs,
         steps=0 if found.source == "whole" else len(found.spans), step_ns=span, idle_ns=idle,
+        repeated=frozenset() if found.source == "whole" else repeated_ops(ops.values(), oplog),
         unmatched_kernels=unmatched, log=log, notes=tuple(notes),
     )  # fmt: skip
 

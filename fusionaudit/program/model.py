@@ -93,7 +93,8 @@ class Pass:
     (then the whole recording stands for one step and a note says so).
 
     ``step_ns`` is the span of the step on the device (measured engines), from the median over the steps; ``idle_ns``
-    the part of it in which nothing ran. Kernel times are medians over the steps.
+    the part of it in which nothing ran. Kernel times are medians over the steps. ``repeated`` are the ids of ``ops``
+    that every recorded step holds with the same arguments (known from a recorder's log alone).
     """
 
     name: PassName
@@ -106,6 +107,7 @@ class Pass:
     idle_ns: int | None = None
     host_ns: int | None = None
     unmatched_kernels: int = 0
+    repeated: frozenset[int] = frozenset()
     log: InductorLog = field(default_factory=InductorLog)
     notes: tuple[Note, ...] = ()
 

@@ -15,6 +15,7 @@ from fusionaudit.program.launches import predicted_launches
 from fusionaudit.program.loops import Loop, calls_of
 from fusionaudit.program.model import MEMORY_BOUND, HostSync, Kernel, Pass, PassName
 from fusionaudit.program.records import Place, record_steps
+from fusionaudit.program.repeated import repeated_ops
 from fusionaudit.tensors import Tensor
 from fusionaudit.trace.schema import GraphCall, Op, OpLog, StopMark, SyncMark
 
@@ -184,11 +185,13 @@ def predicted_pass(
     for kernel in kernels:
         time = predicted_time_ns(kernel, device)
         timed.append(replace(kernel, duration_ns=time, time_basis=None if time is None else "predicted"))
+    ops = tuple(r for r in chosen if isinstance(r, Op))
     return Pass(
         name=name,
         engine="deviceless",
         kernels=tuple(timed),
-        ops=tuple(r for r in chosen if isinstance(r, Op)),
+        ops=ops,
+        repeated=repeated_ops(ops, oplog) if told_apart else frozenset(),
         syncs=tuple(
             HostSync(name=r.name, location=r.location, bytes=r.bytes) for r in chosen if isinstance(r, SyncMark)
         ),

@@ -16,14 +16,17 @@ PLAIN_FILLS = {"full", "zeros", "ones", "empty", "zeros_like", "full_like", "one
 
 @kept
 def constant_steps(p: Pass) -> list[Step]:
-    """Eager steps that depend on no input: made from constants, beyond a plain fill. None where no step repeats."""
-    if not p.steps:
+    """Eager steps that depend on no input: made from constants that no step changes, beyond a plain fill. None where
+    no other step's arguments are known."""
+    if not p.steps or not p.repeated:
         return []
     flow = dataflow(p)
     constant: set[int] = set()
     out: list[Step] = []
     for step in flow.steps:
         made_here = all(flow.maker.get(v) in constant for v, _ in step.uses)
+        if step.op.id not in p.repeated or any(t.device.startswith("cpu") for t in step.op.inputs):
+            continue
         if not made_here or step.kind not in ("fill", "pointwise", "cast", "copy", "join", "scan"):
             continue
         if any(v[0] in flow.carried for v, _ in step.makes) or not step.makes:

@@ -7,7 +7,8 @@ Why it costs: the kernel's whole time, each time. A linear layer compiled by its
 every call: 64 calls a step over a 4M weight are 1.6 GB.
 
 How it is measured: dataflow. A kernel that reads no memory at all (or only what such kernels wrote), is not random
-and not a plain fill, computes a constant. A kernel that only casts parameters and runs several times in a step with
+and not a plain fill, computes a constant, if all recorded steps give its op the same scalars and sizes (at least two
+steps; an import does not tell, so nothing is said of its ops). A kernel that only casts parameters and runs several times in a step with
 no write to them in between is needed once; without a backward pass in the step it is not needed each step either.
 Where no step repeats (the recording is one step), nothing is said. Chains (FA101 to FA105) do not count these again.
 
