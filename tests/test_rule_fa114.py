@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from builders import MEGA, call, compiled, graph, run, t, warnings
 
 from fusionaudit.rules import fa114
@@ -66,3 +68,24 @@ def test_silent_on_library_matmuls_and_lonely_calls():
     assert not run(fa114, compiled(mm))
     alone = call("torch.ops.aten.topk.default", [t("x", MEGA)], [t("a", MEGA)], kind="extern", kernel="sort")
     assert not run(fa114, compiled(graph(alone, outputs=["a"])))
+
+
+def test_names_the_op_and_not_its_overload():
+    (found,) = run(fa114, compiled(between("aten.cumsum.out", kind="extern")))
+    assert found.ops == ("cumsum",)
+
+
+def test_silent_on_what_inductor_puts_there_itself():
+    """The second stage of LayerNorm's backward sums a workspace; the seeds of dropout have no line."""
+    workspace, total = t("workspace_1", 1024, 384), t("workspace_1_sum", 384)
+    stages = graph(
+        call("triton_red_0", [t("x", MEGA)], [workspace], kernel="reduction"),
+        call("aten.sum.dim_IntList", [workspace], [total], aten=["aten.sum"], kind="extern", kernel="reduction"),
+        call("triton_poi_1", [total], [t("y", 384)]),
+        outputs=["y"],
+    )
+    assert not run(fa114, compiled(stages))
+    made = between("aten.randint.low_out", kind="extern")
+    seeds = replace(made, calls=tuple(replace(c, location=None) if c.kind == "extern" else c for c in made.calls))
+    assert run(fa114, compiled(made))
+    assert not run(fa114, compiled(seeds))

@@ -56,10 +56,17 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
 
 def target_name(call: GeneratedCall) -> str:
     """``topk`` for ``torch.ops.aten.topk.default`` and ``auditcase.scratch_mm`` for a custom op."""
-    parts = call.target.split(".")
-    if parts[:2] == ["torch", "ops"] and len(parts) >= 4:
-        return parts[3] if parts[2] in ("aten", "prims") else f"{parts[2]}.{parts[3]}"
-    return parts[-1]
+    parts = call.target.removeprefix("torch.ops.").split(".")
+    if parts[0] in ("aten", "prims") and len(parts) > 1:
+        return parts[1]
+    return ".".join(parts[:2]) if call.target.startswith("torch.ops.") else parts[-1]
+
+
+def _inductors_own(graph: CompiledGraph, call: GeneratedCall) -> bool:
+    """Inductor put it there: the second stage of a reduction over its workspace, or an op of no line (its seeds)."""
+    if any((t.storage or "").startswith("workspace_") for t in call.reads):
+        return True
+    return call.kind == "extern" and call.location is None and any(c.location is not None for c in graph.calls)
 
 
 def _crossing(graph: CompiledGraph, flow: CallFlow, position: int) -> tuple[int | None, list[int]]:
@@ -87,7 +94,7 @@ def _barriers(
     for position, call in enumerate(graph.calls):
         name = target_name(call)
         opaque = call.kind in ("extern", "custom", "user_triton") and call.category not in _LIBRARY
-        if opaque and name not in _NOT_WORK:
+        if opaque and name not in _NOT_WORK and not _inductors_own(graph, call):
             found[name].append(position)
         elif call.category in ("matmul", "convolution") and _scattered(graph, flow, position):
             found[f"{name} into a scatter"].append(position)
