@@ -10,7 +10,8 @@ that read what a generated kernel wrote or write what one reads. The price is th
 whose only reader scatters into a tensor of the caller counts too: a template cannot take a mutation as its epilogue.
 
 When it is wrong: the op may be better than anything generated, and its neighbours small. Ops whose output size
-depends on data (nonzero) cannot be inside a kernel at all and are information.
+depends on data (nonzero) cannot be inside a kernel at all and are information. What Inductor itself puts between its
+kernels (seeds of random numbers, the sum of a reduction's workspace) is no finding.
 
 What to do: write complex arithmetic with real and imaginary parts; give a custom op a decomposition, or take the
 elementwise work around it into the op; use a torch formulation that Inductor knows.
