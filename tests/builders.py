@@ -228,7 +228,16 @@ def compiled(
                     )
                 )
     log = InductorLog(graphs=graphs, decisions=tuple(decisions))
-    return Pass(name="compiled", engine=engine, kernels=tuple(kernels), ops=tuple(loose), log=log, steps=2)
+    again = frozenset(g.id for g in graphs)
+    return Pass(
+        name="compiled",
+        engine=engine,
+        kernels=tuple(kernels),
+        ops=tuple(loose),
+        log=log,
+        steps=2,
+        repeated_graphs=again,
+    )
 
 
 def run(rule: Any, *passes: Pass, uses_compile: bool = False, config: Config | None = None) -> list[Finding]:

@@ -178,3 +178,18 @@ def test_a_value_from_the_host_is_no_constant():
 def test_silent_where_no_other_step_is_known():
     """An import has no recorder's log: its scalars may change."""
     assert not run(fa108, replace(eager(*position_table()), repeated=frozenset()))
+
+
+def test_a_compiled_kernel_of_a_scalar_that_changes_is_no_constant():
+    """Dynamo passes an int as a symbol, or compiles anew for each (dynamic=False); a float is a tensor of the host."""
+    aten, out = ["full", "mul", "sin"], t("b", MEGA)
+
+    def made(source):
+        table = call("triton_poi_0", [], [out], aten=aten, source=source)
+        return compiled(graph(table, call("triton_poi_1", [out], [t("c", MEGA)], aten=["cos"]), outputs=["c"]))
+
+    plain = "def triton_poi_0(out_ptr0, xnumel): # {'out_ptr0': '*fp32'}\n    tmp0 = x0"
+    assert [f.ops for f in run(fa108, made(plain))] == [("full", "mul", "sin"), ("cos",)]
+    assert not run(fa108, made(plain.replace("out_ptr0, xnumel", "out_ptr0, ks0, xnumel")))
+    assert not run(fa108, made(plain.replace("{'out_ptr0'", "{'in_ptr0': 'fp64', 'out_ptr0'")))
+    assert not run(fa108, replace(made(plain), repeated_graphs=frozenset()))

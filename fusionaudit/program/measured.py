@@ -354,9 +354,15 @@ def measured_pass(
     return Pass(
         name=name, engine=engine, kernels=tuple(kernels), ops=tuple(ops[i] for i in sorted(ops)), syncs=syncs,
         steps=0 if found.source == "whole" else len(found.spans), step_ns=span, idle_ns=idle,
+        repeated_graphs=_outside_step(activities, log, found),
         repeated=frozenset() if found.source == "whole" else repeated_ops(ops.values(), oplog),
         unmatched_kernels=unmatched, log=log, notes=tuple(notes),
     )  # fmt: skip
+
+
+def _outside_step(activities: Sequence[Activity], log: InductorLog, found: Steps) -> frozenset[str]:
+    first, last = found.spans[-1] if found.spans else (0, 0)
+    return frozenset(g.id for i, (g, _) in _graph_calls(activities, log.graphs).items() if not first <= i < last)
 
 
 def _sync_location(op: RangeOp | None, recorded: dict[int, Op]) -> Location | None:

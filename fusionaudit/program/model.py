@@ -94,7 +94,8 @@ class Pass:
 
     ``step_ns`` is the span of the step on the device (measured engines), from the median over the steps; ``idle_ns``
     the part of it in which nothing ran. Kernel times are medians over the steps. ``repeated`` are the ids of ``ops``
-    that every recorded step holds with the same arguments (known from a recorder's log alone).
+    that every recorded step holds with the same arguments (known from a recorder's log alone),
+    ``repeated_graphs`` those of compiled graphs that ran outside this step too.
     """
 
     name: PassName
@@ -108,6 +109,7 @@ class Pass:
     host_ns: int | None = None
     unmatched_kernels: int = 0
     repeated: frozenset[int] = frozenset()
+    repeated_graphs: frozenset[str] = frozenset()
     log: InductorLog = field(default_factory=InductorLog)
     notes: tuple[Note, ...] = ()
 

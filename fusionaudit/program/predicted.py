@@ -192,6 +192,7 @@ def predicted_pass(
         kernels=tuple(timed),
         ops=ops,
         repeated=repeated_ops(ops, oplog) if told_apart else frozenset(),
+        repeated_graphs=frozenset(r.graph for r in (*records[:first], *records[last:]) if isinstance(r, GraphCall)),
         syncs=tuple(
             HostSync(name=r.name, location=r.location, bytes=r.bytes) for r in chosen if isinstance(r, SyncMark)
         ),

@@ -8,8 +8,10 @@ every call: 64 calls a step over a 4M weight are 1.6 GB.
 
 How it is measured: dataflow. A kernel that reads no memory at all (or only what such kernels wrote), is not random
 and not a plain fill, computes a constant, if all recorded steps give its op the same scalars and sizes (at least two
-steps; an import does not tell, so nothing is said of its ops). A kernel that only casts parameters and runs several times in a step with
-no write to them in between is needed once; without a backward pass in the step it is not needed each step either.
+steps; an import does not tell, so nothing is said of its ops). Of compiled kernels: if they take no scalar of the
+caller, and their graph ran in other steps too (not compiled anew for another scalar). A kernel that only casts
+parameters and runs several times in a step with no write to them in between is needed once; without a backward pass
+in the step it is not needed each step either.
 Where no step repeats (the recording is one step), nothing is said. Chains (FA101 to FA105) do not count these again.
 
 When it is wrong: a table whose size changes from step to step has to be made again (keep the largest and slice it).
@@ -134,15 +136,25 @@ def _fills(p: Pass) -> set[tuple[str, str]]:
     }
 
 
+_SCALAR_OF_CALLER = re.compile(r"\bks\d+\b|'in_ptr\d+': '[a-z]")
+"""A size or number that the graph is called with: another call may give another one."""
+
+
+def _told(p: Pass) -> set[tuple[str, str]]:
+    """(graph, kernel name) of generated kernels that a scalar of the caller goes into."""
+    return {(g.id, k.name) for g in p.log.graphs for k in g.kernels if _SCALAR_OF_CALLER.search(k.source)}
+
+
 def _compiled_constants(program: Program, p: Pass, config: Config) -> Iterator[Finding]:
-    fills = _fills(p)
+    fills, told = _fills(p), _told(p)
     constant: dict[tuple[str, int], bool] = {}
     version: dict[str, int] = defaultdict(int)
     groups: dict[tuple[object, ...], list[Kernel]] = defaultdict(list)
     for kernel in p.kernels:
         values = [(t.storage or "", version[t.storage or ""]) for t in kernel.reads]
         known = all(constant.get(v, False) for v in values)
-        is_constant = kernel.graph is not None and known and bool(kernel.writes) and _reads_nothing_else(kernel)
+        again = kernel.graph in p.repeated_graphs and (kernel.graph, kernel.name) not in told
+        is_constant = again and known and bool(kernel.writes) and _reads_nothing_else(kernel)
         for tensor in kernel.writes:
             if tensor.storage is not None:
                 version[tensor.storage] += 1
