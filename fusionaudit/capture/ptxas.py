@@ -69,7 +69,6 @@ def kernel_resources(name: str, text: str, device: Device) -> dict[str, Any]:
 
 
 def _measure(name: str, text: str, device: Device) -> dict[str, Any]:
-
     with tempfile.TemporaryDirectory() as folder:
         kernel = _load(name, text, Path(folder))
         figures = _figures(kernel, kernel.configs[0], device)

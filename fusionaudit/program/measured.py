@@ -111,9 +111,11 @@ def _moved(operands: Operands) -> tuple[int | None, int | None]:
     return total_bytes(operands[0]), total_bytes(operands[1])
 
 
-def _graph_calls(
-    activities: Sequence[Activity], graphs: Sequence[CompiledGraph]
-) -> dict[int, tuple[CompiledGraph, GeneratedCall]]:
+Ties = dict[int, tuple[CompiledGraph, GeneratedCall]]
+"""The compiled graph and call of an activity, by its index."""
+
+
+def _graph_calls(activities: Sequence[Activity], graphs: Sequence[CompiledGraph]) -> Ties:
     """The compiled graph and call of each activity index that runs inside a compiled graph."""
     executions: dict[tuple[str | None, int | None], list[int]] = defaultdict(list)
     replays: dict[int | None, list[int]] = defaultdict(list)
@@ -123,7 +125,7 @@ def _graph_calls(
         elif activity.graph_node is not None and activity.op is None:
             replays[activity.correlation].append(i)
     chosen: dict[str | None, CompiledGraph | None] = {}
-    out: dict[int, tuple[CompiledGraph, GeneratedCall]] = {}
+    out: Ties = {}
     runs: list[tuple[CompiledGraph | None, list[int]]] = []
     for (key, _), indices in executions.items():
         if key not in chosen:
@@ -248,14 +250,15 @@ def _span_and_idle(activities: Sequence[Activity], steps: Steps) -> tuple[int | 
 
 
 def _of_loop(
-    activities: Sequence[Activity], log: InductorLog, loop: Loop | None, *, warmup: int | None, steps: int | None
-) -> Steps:
+    activities: Sequence[Activity], ties: Ties, log: InductorLog, loop: Loop | None, *, warmup: int | None,
+    steps: int | None,
+) -> Steps:  # fmt: skip
     """The steady step; where it holds no graph of the eager pass's loop and others do, one that does."""
     found = steady_activities(activities, warmup=warmup, steps=steps)
     if loop is None or found.source != "period":
         return found
     of = {g.id: loop.has_graph(g, g.inputs) is True for g in log.graphs}
-    own = frozenset(i for i, (graph, _) in _graph_calls(activities, log.graphs).items() if of[graph.id])
+    own = frozenset(i for i, (graph, _) in ties.items() if of[graph.id])
     if not own or any(first <= i < last for i in own for first, last in found.spans):
         return found
     again = steady_activities(activities, warmup=warmup, steps=steps, prefer=own)
@@ -278,11 +281,12 @@ def measured_pass(
     """The Pass of one trace, cut down to its steady step; ``step_names`` are the launches of a step known already,
     ``outside`` is what the compiled pass ran outside graphs, ``loop`` the eager pass's."""
     activities = [a for a in trace.activities if not a.compiling]
+    ties = _graph_calls(activities, log.graphs)
     found = same_launches(activities, step_names)
     if found is None and name == "eager" and oplog is not None:
         found = activity_steps(activities, oplog, warmup=warmup, steps=steps, outside=outside)
     if found is None:
-        found = _of_loop(activities, log, loop, warmup=warmup, steps=steps)
+        found = _of_loop(activities, ties, log, loop, warmup=warmup, steps=steps)
     # The clean passes have no ranges by design: only their times count.
     attributed = not name.startswith("clean")
     notes = [n for n in trace.notes if attributed or n.blocks]
@@ -354,15 +358,15 @@ def measured_pass(
     return Pass(
         name=name, engine=engine, kernels=tuple(kernels), ops=tuple(ops[i] for i in sorted(ops)), syncs=syncs,
         steps=0 if found.source == "whole" else len(found.spans), step_ns=span, idle_ns=idle,
-        repeated_graphs=_outside_step(activities, log, found),
+        repeated_graphs=_outside_step(ties, found),
         repeated=frozenset() if found.source == "whole" else repeated_ops(ops.values(), oplog),
         unmatched_kernels=unmatched, log=log, notes=tuple(notes),
     )  # fmt: skip
 
 
-def _outside_step(activities: Sequence[Activity], log: InductorLog, found: Steps) -> frozenset[str]:
+def _outside_step(ties: Ties, found: Steps) -> frozenset[str]:
     first, last = found.spans[-1] if found.spans else (0, 0)
-    return frozenset(g.id for i, (g, _) in _graph_calls(activities, log.graphs).items() if not first <= i < last)
+    return frozenset(graph.id for i, (graph, _) in ties.items() if not first <= i < last)
 
 
 def _sync_location(op: RangeOp | None, recorded: dict[int, Op]) -> Location | None:
