@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fusionaudit.baseline import blocking
-from fusionaudit.compiled_by import compiled_lines
+from fusionaudit.compiled_by import SCRIPT, compiled_lines
 from fusionaudit.diff import Change, Changes, compare, reason_for
 from fusionaudit.errors import EXIT_ERROR, EXIT_FINDINGS, EXIT_OK, AuditError
 from fusionaudit.explain import (
@@ -24,12 +24,12 @@ from fusionaudit.explain import (
 )
 from fusionaudit.figures import counted as number
 from fusionaudit.findings import Finding, Location, Severity
-from fusionaudit.groups import Group, Lock, Ref, bare, lock_of
+from fusionaudit.groups import Lock, Ref, bare, lock_of
 from fusionaudit.limits import Allowed, Limits, expired
-from fusionaudit.matching import line_id, op_kinds
+from fusionaudit.matching import line_id
+from fusionaudit.outcomes import Outcome, as_run, outcome
 from fusionaudit.report.document import Document, finding_json
 
-Outcome = Literal["regression", "changed", "improvement", "same"]
 _MOST_TOLD = 20
 """Changes of one finding that are written out: a lock of another script would fill the terminal."""
 _NEAR_LINES = 6
@@ -120,65 +120,22 @@ def _clusters(changes: Changes, document: Document) -> list[_Cluster]:
     return [r for r in roots if r.changes]
 
 
-def outcome(changes: Sequence[Change], limits: Limits) -> Outcome:
-    """What a cluster of changes comes to, pass by pass: a cost anywhere is a regression.
-
-    Other dtypes, shapes or dynamic sizes are ``changed`` even where they cost nothing: the lock is then about another
-    program. So are more ops that came in for free, bytes that are no longer known, and a kernel that fell apart while
-    others came together, unless the whole got cheaper. Ops in the place of as many others are the ``same``.
-    """
-    cheaper = False
-    names = dict.fromkeys(c.pass_name for c in changes)
-    for name in names:
-        mine = [c for c in changes if c.pass_name == name]
-        events = [c for c in mine if (c.new or c.old)[0].what != "kernel"]
-        if any(_times(c.new) > _times(c.old) for c in events):
-            return "regression"
-        mine = [c for c in mine if c not in events]
-        before, after = sum(c.launches[0] for c in mine), sum(c.launches[1] for c in mine)
-        if after > before + limits.launches:
-            return "regression"
-        sizes = [(c.bytes[0] or 0, c.bytes[1] or 0) for c in mine if None not in c.bytes]
-        size_before, size_after = sum(s[0] for s in sizes), sum(s[1] for s in sizes)
-        if size_after > size_before * (1 + limits.bytes_percent / 100) + limits.bytes:
-            return "regression"
-        cheaper |= after < before or size_after < size_before * (1 - limits.bytes_percent / 100) or bool(events)
-    if any(c.kind in ("signature", "inputs", "dynamic") for c in changes):
-        return "changed"
-    if cheaper:
-        return "improvement"
-    unknown = any(c.bytes[0] is not None and c.bytes[1] is None for c in changes)
-    torn = any(c.lost_edges and c.launches[1] > c.launches[0] for c in changes)
-    return "changed" if unknown or torn or any(_more_ops(changes, n) for n in names) else "same"
-
-
-def _cluster_outcome(cluster: _Cluster, limits: Limits) -> Outcome:
+def _cluster_outcome(cluster: _Cluster, limits: Limits, *, compiles: bool) -> Outcome:
     """A script that no longer compiles is never as locked, whatever it costs; one that now does is better, unless its
-    kernels cost more. Graph breaks come and go with compiling and cost only what the kernels do."""
+    kernels cost more. Graph breaks come and go with compiling and cost only what the kernels do. ``compiles``: the
+    script compiles itself on both sides."""
     if cluster.compiling is None:
-        return outcome(cluster.changes, limits)
+        return outcome(as_run(cluster.changes) if compiles else cluster.changes, limits)
     kernels = [c for c in cluster.changes if (c.new or c.old)[0].what == "kernel"]
     worse = outcome(kernels, limits) == "regression"
     return "regression" if worse else "changed" if cluster.compiling == "removed" else "improvement"
-
-
-def _times(events: Sequence[Group]) -> int:
-    return sum(g.launches or 1 for g in events)
-
-
-def _more_ops(changes: Sequence[Change], pass_name: str) -> bool:
-    """More kinds of op came into the kernels of a pass than went."""
-    mine = [c for c in changes if c.pass_name == pass_name]
-    old = {op for c in mine for g in c.old for op in op_kinds(g)}
-    new = {op for c in mine for g in c.new for op in op_kinds(g)}
-    return len(new - old) > len(old - new)
 
 
 _WORDS = {
     "regression": "fusion got worse",
     "changed": "the kernels changed",
     "improvement": "fusion got better",
-    "same": "kernels were regrouped at no cost",
+    "same": "an edit at no cost",
 }
 
 
@@ -204,6 +161,7 @@ def _weight(change: Change, refs: Sequence[Ref]) -> tuple[object, ...]:
         (change.new or change.old)[0].what == "kernel",
         change.kind != "dynamic",
         not change.lost_edges,
+        change.section.kind == "backward",
         -(change.launches[1] - change.launches[0]),
         -((after or 0) - (before or 0)),
     )
@@ -325,8 +283,9 @@ def check(
     findings: list[Finding] = []
     told: list[str] = []
     results: list[Outcome] = []
+    compiles = lock.compiled_by == new.compiled_by == SCRIPT
     for cluster in _clusters(changes, document) if changes.changes else []:
-        result = _cluster_outcome(cluster, limits)
+        result = _cluster_outcome(cluster, limits, compiles=compiles)
         finding = _finding(cluster, result, document, changes)
         allowed = _allowed(cluster, limits, today) if result in ("regression", "changed") else None
         if allowed and not expired(allowed, today):

@@ -136,11 +136,16 @@ def _other_tensors(a: Group, b: Group) -> bool:
 def _pair_kind(a: Group, b: Group, bytes_percent: float) -> ChangeKind:
     if a.launches != b.launches:
         return "repeated"
-    if _other_tensors(a, b):
+    if _other_tensors(a, b) and not _same_cost(a, b):
         return "signature"
     if op_kinds(a) != op_kinds(b):
         return "changed"
     return "changed" if _other_bytes((a.bytes, b.bytes), bytes_percent) else "same"
+
+
+def _same_cost(a: Group, b: Group) -> bool:
+    """Another op at the same cost: ``x * x`` names one tensor twice, ``x.square()`` once."""
+    return op_kinds(a) != op_kinds(b) and a.bytes is not None and a.bytes == b.bytes and tensors(a)[1] == tensors(b)[1]
 
 
 def _other_bytes(sizes: tuple[int | None, int | None], bytes_percent: float) -> bool:

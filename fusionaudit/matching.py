@@ -189,6 +189,7 @@ def match(old: list[Group], new: list[Group]) -> tuple[Pairs, list[Region], list
     come = [news[0] for olds, news in regions if not olds and news[0].what == "kernel"]
     replaced: Pairs = []
     _pair_by(gone, come, lambda g: (len(g.ops), g.launches, *(frozenset(t.items()) for t in tensors(g))), replaced)
+    _pair_by(gone, come, lambda g: (len(g.ops), g.launches, g.bytes, frozenset(tensors(g)[1].items())), replaced)
     taken = {id(g) for pair in replaced for g in pair}
     regions = [r for r in regions if not any(id(g) in taken for side in r for g in side)]
     return [*pairs, *replaced], repeated, regions

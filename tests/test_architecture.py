@@ -18,7 +18,7 @@ LAYERS = [
     {"config", "rules", "suppressions"},
     {"report", "reference_kernels", "verify", "store"}
     | {"data_sizes", "groups", "compiled_by", "baseline", "matching", "lost_edges", "diff", "diff_formats"}
-    | {"explain", "limits", "check", "expectations"},
+    | {"explain", "limits", "outcomes", "check", "expectations"},
     {"pipeline", "gate", "sweep"},
     {"cli", "cli_guard", "cli_options", "pytest_plugin"},
     {"__main__"},

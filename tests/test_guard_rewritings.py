@@ -114,6 +114,24 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[st
     return of
 
 
+SQUARE = """\
+import torch
+
+weight = torch.randn(256, 256, requires_grad=True)
+
+
+@torch.compile
+def norm(x):
+    y = x @ weight
+    mean = (y * y).mean(-1, keepdim=True)
+    return y * torch.rsqrt(mean + 1e-6)
+
+
+def step(x, w, b):
+    norm(x).sum().backward()
+"""
+
+
 def checked(new: dict[str, Any], old: dict[str, Any]) -> CheckResult:
     return check(new, read_lock(write_lock(old)))
 
@@ -144,3 +162,23 @@ def test_an_op_added_in_the_middle_names_the_two_that_it_parts(audited: Callable
     way = "now f32[64,256] (65.5 kB) goes through memory and aten.cumsum between them"
     assert f"{ends} shared a kernel, {way}" in finding.message
     assert finding.message.endswith("(and 1 further change that follows from it)")
+
+
+@pytest.mark.parametrize("form", ["y.square()", "y**2", "y.pow(2)"])
+def test_a_square_in_other_words_is_told_as_an_edit_and_passes(
+    form: str, audited: Callable[[str], dict[str, Any]]
+) -> None:
+    """The kernel has another product, and eager code's backward of a product is one kernel more than a square's."""
+    before, after = audited(SQUARE), audited(SQUARE.replace("(y * y)", f"({form})"))
+    for result in (checked(after, before), checked(before, after)):
+        assert (result.verdict, result.exit_code) == ("same", 0), "\n".join(result.lines)
+        (finding,) = result.findings
+        assert finding.message.startswith("an edit at no cost at block.py:9 `mean = "), finding.message
+        assert "took the place of" in finding.message
+
+
+@pytest.mark.parametrize("form", ["y * y * y", "y.square().exp()", "y.double().square().float()", "y.cumsum(0) * y"])
+def test_more_than_a_square_fails(form: str, audited: Callable[[str], dict[str, Any]]) -> None:
+    result = checked(audited(SQUARE.replace("(y * y)", f"({form})")), audited(SQUARE))
+    assert result.exit_code == 1, "\n".join(result.lines)
+    assert "block.py:9 `mean = " in result.findings[0].message
