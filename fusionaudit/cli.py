@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import json
-import os
 import shutil
-import sys
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from fusionaudit import __version__
+from fusionaudit.cli_errors import Commands, answered, guarded
 from fusionaudit.cli_guard import PASS_THROUGH, add_guard_commands
 from fusionaudit.cli_options import PATH, capture_options, progress, run_options
-from fusionaudit.errors import DAMAGE, EXIT_ERROR, AuditError, damaged
+from fusionaudit.errors import DAMAGE, AuditError, damaged
 from fusionaudit.files import write_whole
 from fusionaudit.report.formats import TEXT_FORMATS, rendered
 
@@ -26,66 +23,7 @@ FORMATS = ("console", *TEXT_FORMATS)
 SEVERITY = click.Choice(["info", "warning", "error"])
 
 
-def _fail(error: AuditError) -> None:
-    click.echo(f"fusionaudit: {error.message}", err=True)
-    if error.remedy:
-        click.echo(f"  -> {error.remedy}", err=True)
-
-
-_ANSWERED = "fusionaudit.answered"
-"""Key of click's context where stdout has its report already."""
-
-
-def _answer(error: AuditError, given: dict[str, Any]) -> None:
-    """Where an audit was to be JSON on stdout, the error as one: what reads it gets an object whatever happened."""
-    context = click.get_current_context(silent=True)
-    name = context.command.name if context is not None else None
-    if context is None or given.get("fmt") != "json" or given.get("output") or name in ("diff", "sweep"):
-        return
-    if not context.meta.get(_ANSWERED):
-        from fusionaudit.report.document import error_document
-
-        document = error_document(error.message, remedy=error.remedy, exit_code=error.exit_code, version=__version__)
-        click.echo(json.dumps(document, indent=1))
-
-
-def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
-    """Turns an AuditError into one line and its exit code; what the command returns is the exit code."""
-
-    @functools.wraps(command)
-    def wrapper(*args: Any, **kwargs: Any) -> None:
-        try:
-            code = command(*args, **kwargs)
-        except AuditError as error:
-            _fail(error)
-            _answer(error, kwargs)
-            code = error.exit_code
-        except KeyboardInterrupt:
-            click.echo("fusionaudit: interrupted", err=True)
-            code = 130
-        except BrokenPipeError:
-            # The reader of a pipe went away (`| head`): nothing is wrong. Keep Python from failing again at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = 0
-        except OSError as error:
-            told = AuditError(f"{error.filename or 'file system'}: {error.strerror or error}")
-            _fail(told)
-            _answer(told, kwargs)
-            code = EXIT_ERROR
-        except Exception as error:
-            if os.environ.get("FUSIONAUDIT_DEBUG"):
-                raise
-            what = f"a defect in fusionaudit: {type(error).__name__}: {error}"
-            told = AuditError(what, remedy="set FUSIONAUDIT_DEBUG=1 for the traceback, and report it with the capture")
-            _fail(told)
-            _answer(told, kwargs)
-            code = EXIT_ERROR
-        sys.exit(code or 0)
-
-    return wrapper
-
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="fusionaudit")
 def main() -> None:
     """Audit kernel fusion in PyTorch programs.
@@ -128,7 +66,7 @@ def _render(
         raise damaged("the audit", problem) from None
     if output is None:
         click.echo(text, nl=False)
-        click.get_current_context().meta[_ANSWERED] = True
+        answered()
     else:
         write_whole(output, text)
         click.echo(f"wrote {output}", err=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from fusionaudit.cli_errors import answered
 from fusionaudit.errors import AuditError
 from fusionaudit.files import write_whole
 
@@ -137,6 +138,7 @@ def add_guard_commands(
             text = _diff_text(before, after, sides, fmt)
             if output is None:
                 click.echo(text)
+                answered()
             else:
                 write_whole(output, text + "\n")
         if not set(before.passes) & set(after.passes):

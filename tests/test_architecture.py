@@ -20,7 +20,7 @@ LAYERS = [
     | {"data_sizes", "groups", "compiled_by", "baseline", "matching", "lost_edges", "diff", "diff_formats"}
     | {"explain", "limits", "outcomes", "check", "expectations"},
     {"pipeline", "gate", "sweep"},
-    {"cli", "cli_guard", "cli_options", "pytest_plugin"},
+    {"cli", "cli_errors", "cli_guard", "cli_options", "pytest_plugin"},
     {"__main__"},
 ]
 

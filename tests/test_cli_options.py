@@ -158,6 +158,53 @@ def test_json_on_stdout_is_an_object_after_an_error_too(
     assert CliRunner().invoke(main, words).stdout == ""
 
 
+@pytest.mark.parametrize(
+    ("words", "says", "help_of"),
+    [
+        (["run", "--steps", "0", "--format", "json", "s.py"], "0 is not in the range", "run"),
+        (["check", "--format=json", "--timeout", "nan", "s.py"], "no number of seconds", "check"),
+        (["analyze", "--format", "json"], "Missing argument 'PATHS", "analyze"),
+        (["report", ".", "--format", "json", "--bogus"], "--bogus", "report"),
+        (["diff", "--format", "json", "a.lock"], "Missing argument 'NEW'", "diff"),
+        (["diff", "--format", "json", "a.lock", "b.lock"], "no such", None),
+        (["sweep", "--format", "json", "s.py"], "nothing to vary", None),
+        (["bench", "--json", "--n", "0"], "0 is not in the range", "bench"),
+        (["chek", "--format", "json", "s.py"], "No such command 'chek'", ""),
+        (["--bogus", "run", "--format", "json", "s.py"], "--bogus", ""),
+    ],
+)
+def test_words_that_cannot_be_parsed_are_answered_with_json_too(
+    words: list[str], says: str, help_of: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2
+    document = json.loads(result.stdout)
+    assert (document["schema_version"], document["exit_code"]) == (1, 2)
+    assert says in document["notes"][0]["text"]
+    assert says in result.stderr
+    if help_of is not None:
+        assert document["notes"][0]["remedy"] == f"see `{f'main {help_of}'.strip()} --help`"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "--steps", "0", "s.py", "--format", "json"],
+        ["run", "--steps", "0", "--format", "html", "s.py"],
+        ["run", "--format", "jsn", "s.py"],
+        ["report", "--bogus", "--format", "json", "-o", "x.json", "."],
+        ["doctor", "--bogus"],
+    ],
+)
+def test_no_json_where_none_was_asked_for_on_stdout(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, words)
+    assert (result.exit_code, result.stdout) == (2, "")
+
+
 @pytest.mark.parametrize("fmt", ["github", "sarif", "junit", "json", "markdown"])
 def test_no_format_ends_in_a_blank_line(fmt: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
