@@ -114,3 +114,25 @@ def test_rms_norm_keeps_its_name_in_a_graph_and_cells_are_left_alone_by_dynamo(t
     log = (folder / "torch_logs.txt").read_text()
     assert "_fused_rms_norm" in log
     assert names(records)["_cudnn_rnn"] == 1
+
+
+def test_one_hot_and_the_zeros_of_a_gradient_are_on_the_gpu(tmp_path: Path) -> None:
+    code = """
+        import torch
+        from torch.nn import functional as F
+        index = torch.tensor([0, 2, 1], device="cuda")
+        hot = F.one_hot(index, 4)
+        assert hot.is_cuda and hot.tolist() == [[1, 0, 0, 0], [0, 0, 1, 0], [0, 1, 0, 0]]
+        assert F.one_hot(index).shape == (3, 3)
+        x = torch.randn(3, 4, device="cuda", requires_grad=True)
+        x.cummax(0)[0].sum().backward()
+        host = torch.randn(3, 4, requires_grad=True)
+        host.cummax(0)[0].sum().backward()
+        assert x.grad.is_cuda and not host.grad.is_cuda
+        """
+    records, _ = run(tmp_path, code, "eager")
+    found = [r for r in records if r["kind"] == "op"]
+    scattered = [r for r in found if r["name"].startswith("aten.scatter_")]
+    assert [r["name"] for r in scattered] == ["aten.scatter_.value"] * 2 + ["aten.scatter_add_.default"] * 2
+    assert ["cpu" in str(r["inputs"]) for r in scattered] == [False, False, False, True]
+    assert "aminmax" not in names(records)  # the GPU's scatter asserts

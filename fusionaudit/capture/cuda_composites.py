@@ -93,8 +93,16 @@ def _choices(tensors: GpuTensors) -> list[tuple[Any, Any]]:
             return low(x, dim, True)
         return composite(op, x, dim, dtype)
 
+    def one_hot(x: Any, num_classes: int = -1) -> Any:
+        if type(x) not in _PLAIN or not tensors.holds(x) or x.dtype is not torch.int64 or not x.numel():
+            return composite(aten.one_hot.default, x, num_classes)
+        # The CPU's checks read the indices first; the GPU's scatter asserts.
+        classes = int(x.max().item()) + 1 if num_classes == -1 else num_classes
+        return x.new_zeros((*x.shape, classes)).scatter_(-1, x.unsqueeze(-1), 1)
+
     found: list[tuple[Any, Any]] = [
-        (aten.batch_norm.default, batch_norm), (aten.lstm_cell.default, lstm_cell), (aten.gru_cell.default, gru_cell),
+        (aten.one_hot.default, one_hot), (aten.batch_norm.default, batch_norm),
+        (aten.lstm_cell.default, lstm_cell), (aten.gru_cell.default, gru_cell),
         (aten.softmax.int, functools.partial(softmax, aten.softmax.int, aten._softmax.default)),
         (aten.log_softmax.int, functools.partial(softmax, aten.log_softmax.int, aten._log_softmax.default)),
     ]  # fmt: skip

@@ -16,6 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusionaudit.capture.calls import HOST_SYNC, Encoded, Schema, read_schema, tensors_of
+from fusionaudit.capture.formulas import without_modes
 from fusionaudit.capture.gpu_tensors import real_device
 from fusionaudit.capture.jit_trace import tracing_without_modes
 from fusionaudit.capture.lines import LineWriter
@@ -27,8 +28,6 @@ _NO_SEQUENCE = (1 << 64) - 1
 """What AccumulateGrad and other nodes without a forward op answer as their sequence number."""
 
 _KEPT_SEQUENCES = 1 << 20
-
-
 _cuda: Any = torch.cuda
 
 
@@ -139,6 +138,7 @@ class Recorder:
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any) -> Any:
         """Run one op and write it down."""
+        func, args = without_modes(func, args)
         schema = self._schemas.get(func)
         if schema is None:
             schema = self._schemas[func] = read_schema(func)

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusionaudit.capture.attention import cpu_equivalents
 from fusionaudit.capture.calls import tensors_of
+from fusionaudit.capture.formulas import asked_by_formula
 from fusionaudit.capture.gpu_tensors import CUDA, GpuTensors, real_device, storage_key
 from fusionaudit.capture.no_arithmetic import WithoutValues, run_without_kernel
 from fusionaudit.capture.patches import Patches
@@ -47,6 +48,7 @@ class RedirectMode(TorchDispatchMode):
         self._tensors = tensors
         self._without_values = without_values
         self._equivalents = cpu_equivalents()
+        self._last_on_gpu = False
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -68,6 +70,10 @@ class RedirectMode(TorchDispatchMode):
         if any(type(t) not in _PLAIN for t in inputs):
             return func(*args, **kwargs)
         wanted, args, kwargs = self._host_arguments(args, kwargs, bool(inputs))
+        if inputs:
+            self._last_on_gpu = any(self._tensors.holds(t) for t in inputs)
+        elif wanted is False and self._tensors.tracking and self._last_on_gpu and asked_by_formula():
+            wanted = True  # zeros for a gradient, on the stand-in's device
         if self._without_values is None:
             result = self._compute(func, args, kwargs)
         else:

@@ -237,7 +237,9 @@ def _index_put(op: Op) -> Kinds:
         bits = max(op.inputs[0].numel - 1, 1).bit_length()
         number = max(len(indices), 1)
         # Least and greatest index, each compared and asserted; a remainder and a stride; their sum; rows, numbers.
-        checks: list[Category] = ["reduction", "pointwise", "pointwise"]
+        # A gradient does not check the indices that forward has used (unsafe).
+        unsafe = op_root(op).startswith("_index_put_impl") and op.arguments[4:5] == (True,)
+        checks: list[Category] = [] if unsafe else ["reduction", "pointwise", "pointwise"]
         arithmetic: list[Category] = ["pointwise"]
         kinds = [*checks * 2 * number, *arithmetic * (3 * number + 1), *_sorted(keys, bits), *kinds]
     return kinds if op.mutated else ["memcpy", *kinds]
