@@ -95,9 +95,11 @@ def _setup(spec: PassSpec, finish: _Finish, facts: dict[str, Any]) -> Iterator[b
         if spec.name in ("eager", "clean_eager") and not deviceless:
             torch.compiler.set_stance("force_eager")
         if spec.name == "compiled" and not deviceless:
+            from fusionaudit.capture.loaded_kernels import write_loaded_kernels
             from fusionaudit.capture.logs import ArtifactLog
 
             log = ArtifactLog(folder / "torch_logs.txt")
+            finish.add(lambda: write_loaded_kernels(folder / "resources.json"))
             finish.add(log.close)
             finish.add(lambda: _raise(log.error))
         finder = Finder() if spec.name == "eager" else None

@@ -19,7 +19,8 @@ class CapturedPass:
     """Files of one pass, relative to the capture folder; ``None`` where the engine makes none.
 
     ``trace``: ``.sqlite`` (nsys) or ``.json.gz`` (kineto). ``ops``: the recorder's JSON lines. ``log``: text with
-    TORCH_LOGS artifacts. ``structured``: a TORCH_TRACE folder. ``resources``: deviceless ptxas figures (JSON).
+    TORCH_LOGS artifacts. ``structured``: a TORCH_TRACE folder. ``resources``: what kernels take, from ptxas
+    (deviceless) or as loaded (JSON).
     ``returncode`` is the child's; ``error`` is its last line where it failed.
     """
 

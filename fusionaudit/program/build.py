@@ -16,6 +16,7 @@ from fusionaudit.findings import Note
 from fusionaudit.inductor.model import InductorLog
 from fusionaudit.inductor.read import read_inductor
 from fusionaudit.program.judgeable import log_notes
+from fusionaudit.program.local_memory import with_local_memory
 from fusionaudit.program.loops import Loop, loop_of, other_loop
 from fusionaudit.program.measured import measured_pass
 from fusionaudit.program.model import Pass, PassName, Program
@@ -44,7 +45,7 @@ def _resources(path: Path | None) -> tuple[dict[str, Any], list[Note]]:
     except (OSError, ValueError):
         text = f"{path.name}: cannot be read; registers and spills are not known"
         return {}, [Note(kind="broken-file", text=text, remedy="run the audit again")]
-    if not isinstance(data, dict) or not isinstance(data.get("graphs", {}), dict):
+    if not isinstance(data, dict) or not all(isinstance(data.get(k, {}), dict) for k in ("graphs", "kernels")):
         return {}, []
     return data, [Note(kind=n["kind"], text=n["text"]) for n in data.get("notes", [])]
 
@@ -101,8 +102,10 @@ def _build_pass(
     built = measured_pass(
         name, manifest.engine, trace, oplog, log, step_names=names, outside=outside, loop=loop, **options
     )
-    lost = _lost(p, built, oplog, log)
-    return replace(built, notes=(*built.notes, *log.notes, *lost)), trace.device or device, oplog
+    resources, notes = _resources(_inside(folder, p.resources))
+    built = with_local_memory(built, resources)
+    notes = [*log.notes, *notes, *_lost(p, built, oplog, log)]
+    return replace(built, notes=(*built.notes, *notes)), trace.device or device, oplog
 
 
 def _lost(p: CapturedPass, built: Pass, oplog: OpLog | None, log: InductorLog) -> list[Note]:
