@@ -45,8 +45,6 @@ class expect:  # noqa: N801  (used as a function)
     memory. ``fused``: ops (``aten.gelu``, or ``gelu``) that one kernel must do together. ``kernel``: part of the name
     of a kernel that must run. Judged in the compiled pass where there is one, else in the eager one.
 
-    A ``fusionaudit.region`` inside the block has its kernels for itself.
-
     >>> with expect(max_kernels=1, fused=["aten.gelu", "aten.add"]):
     ...     pass
     """

@@ -214,10 +214,10 @@ def test_steps_regions_and_ranges(tmp_path: Path) -> None:
         recorder.close()
     records = [json.loads(line) for line in (tmp_path / "ops.jsonl").read_text().splitlines()]
     assert [r.get("index") for r in records if r["kind"] == "step"] == [0, 1]
-    assert [r["region"] for r in ops(records)] == ["inner", None] * 2
+    assert [r["region"] for r in ops(records)] == ["outer > inner", None] * 2
     assert ranges.open == []
     assert ranges.log[:4] == [
-        "+fusionaudit:step 0", "+fusionaudit:region outer", "+fusionaudit:region inner",
+        "+fusionaudit:step 0", "+fusionaudit:region outer", "+fusionaudit:region outer > inner",
         "+fusionaudit:op 0 aten.ones.default",
     ]  # fmt: skip
 
@@ -232,6 +232,28 @@ def test_a_step_inside_a_region_keeps_ranges_nested() -> None:
     marker.exit_region()
     marker.close()
     assert ranges.open == []
+
+
+def test_a_regions_name_may_be_any_text(tmp_path: Path) -> None:
+    """torch.profiler writes names into its JSON as they are: a quote in one would end it."""
+    from fusionaudit.trace.range_text import understand
+
+    ranges = Ranges()
+    marker = CaptureMarker(ranges, None)
+    marker.enter_region('é "x"\\')
+    marker.enter_region("100%22")
+    text = ranges.open[-1]
+    assert text == "fusionaudit:region %C3%A9 %22x%22%5C > 100%2522"
+    meaning = understand(text, 0)
+    assert meaning is not None
+    assert (meaning.kind, meaning.value) == ("region", 'é "x"\\ > 100%22')
+    marker.close()
+    cpu = torch.profiler.ProfilerActivity.CPU
+    with torch.profiler.profile(activities=[cpu]) as profiler, torch.profiler.record_function(text):
+        pass
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert [e["name"] for e in events if str(e.get("name")).startswith("fusionaudit:")] == [text]
 
 
 def test_marks_do_nothing_outside_a_capture() -> None:

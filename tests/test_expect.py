@@ -14,7 +14,7 @@ from fusionaudit.capture import marks
 from fusionaudit.config import Config
 from fusionaudit.expectations import expect
 from fusionaudit.findings import Finding, Location
-from fusionaudit.program.expectation import Expectation, read_region, region_name
+from fusionaudit.program.expectation import Expectation, expectations, named, region_name
 from fusionaudit.program.model import Kernel, Op, Pass, Program
 from fusionaudit.rules import fa116
 
@@ -70,7 +70,7 @@ def test_a_block_becomes_a_region_with_its_lines(recorder: Recorder) -> None:
         with expect(max_kernels=1, fused=["aten.gelu", "aten.add"]):
             assert recorder.depth == 1
     assert recorder.depth == 0
-    (first, entry), (second, next_entry) = (read_region(n) or pytest.fail(n) for n in recorder.names)
+    (first, entry), (second, next_entry) = (found for n in recorder.names for found in expectations(n))
     assert first == second
     assert next_entry == entry + 1
     assert (first.max_kernels, first.fused) == (1, ("aten.gelu", "aten.add"))
@@ -86,9 +86,8 @@ def test_a_head_over_several_lines_and_an_exception(recorder: Recorder) -> None:
         ),
     ):
         raise ValueError("x")
-    found = read_region(recorder.names[0])
-    assert found is not None
-    assert found[0].last_line - found[0].first_line == 6
+    ((found, _),) = expectations(recorder.names[0])
+    assert found.last_line - found.first_line == 6
     assert recorder.depth == 0
 
 
@@ -99,10 +98,9 @@ def test_the_decorator_names_the_function_and_keeps_it(recorder: Recorder) -> No
         return x + 1
 
     assert (norm(1), norm.__name__, norm.__doc__) == (2, "norm", "Doc.")
-    found = read_region(recorder.names[0])
-    assert found is not None
-    assert found[0].kernel == "rms_norm"
-    assert found[0].last_line - found[0].first_line == 3
+    ((found, _),) = expectations(recorder.names[0])
+    assert found.kernel == "rms_norm"
+    assert found.last_line - found.first_line == 3
 
 
 def test_traced_code_opens_no_region() -> None:
@@ -134,7 +132,8 @@ def test_it_breaks_no_graph_under_torch_compile() -> None:
 
 @pytest.mark.parametrize("name", [None, "attention", "expect {", "expect []", 'expect {"at":[1]}'])
 def test_other_regions_are_no_expectations(name: str | None) -> None:
-    assert read_region(name) is None
+    assert expectations(name) == []
+    assert named(name) == name
 
 
 WHAT = Expectation(max_kernels=1, fused=("aten.gelu", "aten.add"), file=FILE, first_line=10, last_line=14)
@@ -187,6 +186,20 @@ def test_inside_a_compiled_graph_the_lines_decide() -> None:
     twice = [region(1), region(2)]
     assert findings([fused, fused], twice) == []
     assert "do not share" in findings(split, twice)[0].message
+
+
+def test_what_is_nested_in_the_block_is_the_blocks() -> None:
+    outer = Expectation(max_kernels=1, file=FILE, first_line=8, last_line=20)
+    inside = f"model > {region(1, outer)} > attention"
+    both = f"{inside} > {region(2)}"
+    kernels = [kernel(0, "aten.add", "aten.gelu", region=both), kernel(1, "aten.mul", region=inside)]
+    (finding,) = findings(kernels, [both, inside])
+    assert finding.message == "declared fusion did not happen: 2 kernels ran, declared at most 1"
+    assert finding.location == Location(file=FILE, line=8)
+    assert [named(k.region) for k in kernels] == ["model > attention"] * 2
+    assert [what for what, _ in expectations(both)] == [outer, WHAT]
+    odd = Expectation(kernel="a > b", file="/x > y/block.py", first_line=1, last_line=2)
+    assert expectations(f"model > {region(3, odd)}") == [(odd, 3)]
 
 
 def test_bytes_and_names() -> None:

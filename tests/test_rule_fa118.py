@@ -32,6 +32,16 @@ def test_more_measured_time_than_eager():
     assert found.basis == "measured"
 
 
+def test_a_region_has_what_is_nested_in_it():
+    one = eager(op("exp", [X], Y), op("neg", [Y], X))
+    regions = ("block", "block > head")
+    nested = replace(one, kernels=tuple(replace(k, region=r) for k, r in zip(one.kernels, regions, strict=True)))
+    flat = moves(2)
+    flat = replace(flat, kernels=tuple(replace(k, region="block") for k in flat.kernels))
+    assert not run(fa118, nested, flat)
+    assert len(run(fa118, replace(nested, kernels=nested.kernels[:1]), flat)) == 2
+
+
 def test_more_launches_alone_are_no_proof():
     one = eager(op("exp", [t("x", 4 * MEGA)], t("y", 4 * MEGA)))
     assert not run(fa118, one, moves(4))

@@ -5,9 +5,16 @@ from __future__ import annotations
 import threading
 from itertools import count
 from typing import Any
+from urllib.parse import quote, unquote
 
+from fusionaudit.capture.marks import NESTED
 from fusionaudit.capture.ranges import Ranges
 from fusionaudit.capture.recorder import Recorder
+
+_REGION = "fusionaudit:region "
+_SAFE = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
+"""What stays as it is in a range's text: torch.profiler writes quotes into its JSON as they are, which ends it, and
+loses other characters than ASCII's."""
 
 
 class CaptureMarker:
@@ -50,17 +57,19 @@ class CaptureMarker:
             self._recorder.step()
 
     def enter_region(self, name: str) -> None:
-        """Open the region's range."""
+        """Open the region's range. It has the names of the regions around it too: launches see the innermost alone."""
         self.regions_seen += 1
-        text = f"fusionaudit:region {name}"
+        outer = next((t for t, _ in reversed(self._stack()) if t.startswith(_REGION)), None)
+        path = name if outer is None else f"{unquote(outer[len(_REGION) :])}{NESTED}{name}"
+        text = _REGION + quote(path, safe=_SAFE)
         self._stack().append((text, self._ranges.push(text)))
         if self._recorder is not None:
-            self._recorder.enter_region(name)
+            self._recorder.enter_region(path)
 
     def exit_region(self) -> None:
         """Close the innermost region's range."""
         texts = [t for t, _ in self._stack()]
-        at = next((i for i in range(len(texts) - 1, -1, -1) if texts[i].startswith("fusionaudit:region ")), None)
+        at = next((i for i in range(len(texts) - 1, -1, -1) if texts[i].startswith(_REGION)), None)
         if at is not None:
             self._rebuild(at, texts[at + 1 :])
         if self._recorder is not None:

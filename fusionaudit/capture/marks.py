@@ -26,6 +26,8 @@ class Marker(Protocol):
 
 
 _active: Marker | None = None
+NESTED = " > "
+"""Between the names of regions that are open inside each other."""
 
 
 def activate(marker: Marker | None) -> None:
@@ -46,8 +48,8 @@ def step() -> None:
 class region:  # noqa: N801  (used as a function)
     """Name a part of the program: ``with fusionaudit.region("attention"): ...``.
 
-    Launches and ops inside carry the name. Regions nest (the innermost counts) and are kept per thread; backward ops
-    belong to the region that is open while backward runs.
+    Launches and ops inside carry the name, with those of the regions around it (``block > attention``). Regions are
+    kept per thread; backward ops belong to the region that is open while backward runs.
     """
 
     __slots__ = ("_entered", "name")

@@ -6,8 +6,11 @@ entered, so that a block in a loop is judged once an entry.
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
+
+from fusionaudit.capture.marks import NESTED
 
 PREFIX = "expect "
 
@@ -35,12 +38,32 @@ def region_name(expectation: Expectation, entry: int) -> str:
         "at": [expectation.file, expectation.first_line, expectation.last_line],
         "entry": entry,
     }
-    return PREFIX + json.dumps({k: v for k, v in data.items() if v not in (None, [])}, separators=(",", ":"))
+    text = json.dumps({k: v for k, v in data.items() if v not in (None, [])}, separators=(",", ":"))
+    return PREFIX + text.replace(">", "\\u003e")  # only between regions
 
 
-def read_region(name: str | None) -> tuple[Expectation, int] | None:
-    """Expectation and entry from a region's name; ``None`` where it is another region (or not whole)."""
-    if name is None or not name.startswith(PREFIX):
+def expectations(region: str | None) -> list[tuple[Expectation, int]]:
+    """Expectation and entry of each declaration around a launch, the outermost first."""
+    found = [_read(name) for name in (region or "").split(NESTED)]
+    return [x for x in found if x is not None]
+
+
+def named(region: str | None) -> str | None:
+    """The regions that the program names around a launch (``block > attention``), without the declarations."""
+    names = [name for name in (region or "").split(NESTED) if name and _read(name) is None]
+    return NESTED.join(names) or None
+
+
+def around(name: str | None) -> list[str]:
+    """All regions that a launch in the named region is in: ``["block", "block > attention"]`` for the second."""
+    names = name.split(NESTED) if name else []
+    return [NESTED.join(names[: i + 1]) for i in range(len(names))]
+
+
+@functools.lru_cache(maxsize=4096)
+def _read(name: str) -> tuple[Expectation, int] | None:
+    """Expectation and entry from the name of one region; ``None`` where it is another region (or not whole)."""
+    if not name.startswith(PREFIX):
         return None
     try:
         data = json.loads(name[len(PREFIX) :])

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fusionaudit.figures import counted, launched
+from fusionaudit.report import regions
 from fusionaudit.report import wording as w
 from fusionaudit.report.rows import Fold, Measure, comparison, fold, kernel_key, moved, shown_passes, total, untimed
 
@@ -36,6 +37,7 @@ def render_console(document: Document, console: Console, *, verbose: bool = Fals
     lines = [
         *_head(document, width),
         *_comparison(document, width),
+        *_regions(document, width),
         *_findings(document, width, verbose=verbose),
         *_kernels(document, width, verbose=verbose),
         *_notes(document, width, verbose=verbose),
@@ -122,6 +124,31 @@ def _unknown(document: Document, width: int) -> list[Text]:
     if missing:
         out += _wrap(f"bytes not known, so not counted: kernels of {', '.join(missing)}", width, style="dim")
     return out
+
+
+def _regions(document: Document, width: int) -> list[Text]:
+    rows = regions.regions(document)
+    if not rows:
+        return []
+    out = _title("Regions", width, "per step; fusionaudit.region")
+    if width < _NARROW:
+        for row in rows:
+            text = f"{row.name}, {row.pass_name}: launches {row.launches}, {row.bytes}, {row.time}"
+            out += _wrap(text, width, "  " * row.depth, "  " * row.depth + "  ")
+        return [*out, *_wrap(regions.NOTE, width, style="dim")]
+    time = regions.time_label(document)
+    room = width - 10 - 10 - 11 - max(11, len(time) + 2)
+    head = Text(" " * room + "pass".ljust(10) + "launches".rjust(10) + "bytes".rjust(11), style="dim")
+    out.append(head.append(time.rjust(width - len(head.plain))))
+    before = ""
+    for row in rows:
+        name = "  " * row.depth + w.plain(row.name)
+        line = Text("" if name == before else w.shorten(name, room - 1))
+        line.append(" " * (room - len(line.plain)) + w.shorten(row.pass_name, 9).ljust(10), style="dim")
+        line.append(row.launches.rjust(10) + row.bytes.rjust(11))
+        out.append(line.append(row.time.rjust(width - len(line.plain))))
+        before = name
+    return [*out, *_wrap(regions.NOTE, width, style="dim")]
 
 
 def _findings(document: Document, width: int, *, verbose: bool) -> list[Text]:

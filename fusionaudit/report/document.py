@@ -17,6 +17,7 @@ from typing import Any
 from fusionaudit.device import Device
 from fusionaudit.figures import counted
 from fusionaudit.findings import Finding, Location, Note, rank
+from fusionaudit.program.expectation import named
 from fusionaudit.program.model import Kernel, Pass, Program
 from fusionaudit.trace.schema import Op
 
@@ -145,7 +146,7 @@ def kernel_json(kernel: Kernel) -> dict[str, Any]:
         "call": kernel.call,
         "replayed": kernel.replayed,
         "phase": kernel.phase,
-        "region": kernel.region,
+        "region": named(kernel.region),
         "location": location_json(kernel.location),
     }
 
@@ -159,7 +160,7 @@ def _op(op: Op) -> dict[str, Any]:
         "mutated": list(op.mutated),
         "arguments": list(op.arguments),
         "phase": op.phase,
-        "region": op.region,
+        "region": named(op.region),
         "location": location_json(op.location),
     }
 

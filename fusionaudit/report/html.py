@@ -18,7 +18,7 @@ import jinja2
 from markupsafe import Markup
 
 from fusionaudit.figures import counted
-from fusionaudit.report import cards
+from fusionaudit.report import cards, regions
 from fusionaudit.report import wording as w
 from fusionaudit.report.page_data import page_data
 from fusionaudit.report.private import public_environment, scrub, scrub_document, scrub_text
@@ -51,6 +51,9 @@ def render_html(document: Document, diff: dict[str, Any] | None = None) -> str:
         open_cards=_OPEN_CARDS,
         inductor=cards.inductor_views(document),
         most_decisions=cards.MOST_DECISIONS,
+        regions=regions.regions(document),
+        region_time=regions.time_label(document),
+        region_note=regions.NOTE,
         diff=cards.diff_view(scrub(diff)),
         environment=_facts(document),
         data=_json_block(page_data(document)),

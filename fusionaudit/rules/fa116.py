@@ -9,8 +9,8 @@ lost 276 fused kernels that way before anybody saw it (vllm 52190).
 How it is measured: kernels of the block are those launched inside its region, and those of compiled graphs whose source
 line lies in the block. Per entry of the block, in the compiled pass where there is one, else in the eager one.
 
-When it is wrong: a ``fusionaudit.region`` inside the block has its kernels for itself; backward kernels are not the
-block's; a fused kernel that starts on a line before the block is counted for the line it starts on.
+When it is wrong: backward kernels are not the block's; a fused kernel that starts on a line before the block is counted
+for the line it starts on.
 
 What to do: see the reason that Inductor gives for the block's lines (FA111, FA112, FA114), or correct the declaration.
 """
@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 
 from fusionaudit.config import Config
 from fusionaudit.findings import Finding, Location
-from fusionaudit.program.expectation import Expectation, read_region
+from fusionaudit.program.expectation import Expectation, expectations
 from fusionaudit.program.model import Kernel, Pass, Program
 
 CODE = "FA116"
@@ -35,9 +35,8 @@ def _declared(program: Program) -> dict[Expectation, int]:
     for p in program.passes:
         entries: dict[Expectation, set[int]] = {}
         for region in (*(o.region for o in p.ops), *(k.region for k in p.kernels)):
-            found = read_region(region)
-            if found is not None:
-                entries.setdefault(found[0], set()).add(found[1])
+            for expectation, entry in expectations(region):
+                entries.setdefault(expectation, set()).add(entry)
         for expectation, numbers in entries.items():
             out[expectation] = max(out.get(expectation, 0), len(numbers))
     return out
@@ -48,9 +47,9 @@ def _entries(p: Pass, expectation: Expectation, count: int) -> list[list[Kernel]
     entered: dict[int, list[Kernel]] = {}
     by_line: list[Kernel] = []
     for kernel in p.kernels:
-        found = read_region(kernel.region)
-        if found is not None and found[0] == expectation:
-            entered.setdefault(found[1], []).append(kernel)
+        entry = next((n for declared, n in expectations(kernel.region) if declared == expectation), None)
+        if entry is not None:
+            entered.setdefault(entry, []).append(kernel)
             continue
         place = kernel.location
         inside = place is not None and expectation.first_line <= place.line <= expectation.last_line

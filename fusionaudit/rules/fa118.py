@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from fusionaudit.config import Config
 from fusionaudit.figures import counted
 from fusionaudit.findings import Finding
+from fusionaudit.program.expectation import around, named
 from fusionaudit.program.model import Kernel, Program
 from fusionaudit.rules.judging import human_bytes, human_time
 
@@ -49,10 +50,10 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
     if not eager.steps or not compiled.steps:
         # No steady step on one side: the two do not hold the same work.
         return
-    regions = {k.region for k in eager.kernels} & {k.region for k in compiled.kernels}
-    for region in [None, *sorted(r for r in regions if r is not None)]:
-        before = [k for k in eager.kernels if region is None or k.region == region]
-        after = [k for k in compiled.kernels if region is None or k.region == region]
+    sides = [[(k, around(named(k.region))) for k in p.kernels] for p in (eager, compiled)]
+    in_eager, in_compiled = ({region for _, regions in side for region in regions} for side in sides)
+    for region in [None, *sorted(in_eager & in_compiled)]:
+        before, after = ([k for k, regions in side if region is None or region in regions] for side in sides)
         finding = _compare(before, after, region, config)
         if finding is not None:
             yield finding

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import unquote
 
 from fusionaudit.trace.schema import RangeOp
 
@@ -79,7 +80,7 @@ def understand(text: str, serial: int) -> Meaning | None:
         if step:
             return Meaning(kind="step", value=step[1])
         if text.startswith(_REGION):
-            return Meaning(kind="region", value=text[len(_REGION) :])
+            return Meaning(kind="region", value=unquote(text[len(_REGION) :]))
         return Meaning(kind="compile") if text.startswith(_COMPILE) else None
     graph = _GRAPH.match(text)
     if graph:
