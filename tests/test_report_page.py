@@ -186,6 +186,19 @@ def test_nothing_sticks_out(driver: Any, pages: dict[str, str], name: str, width
     assert script(driver, "return document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.parametrize("name", ["sum_abs", "block", "deviceless"])
+def test_lines_are_whole_on_a_phone(driver: Any, pages: dict[str, str], name: str) -> None:
+    opened(driver, pages[name])
+    browser_module.size(driver, 400, 900)
+    time.sleep(0.1)
+    query = "[...document.querySelectorAll(arguments[0])].filter(e => e.textContent)"
+    for places in (".top .where", ".card .meta .mono", "#kernel-table tbody .where"):
+        assert script(driver, f"return {query}.length", places) > 0
+        hidden = f"{query}.filter(e => e.getBoundingClientRect().right > 400 || e.scrollWidth > e.offsetWidth)"
+        assert script(driver, f"return {hidden}.map(e => e.textContent)", places) == []
+    browser_module.size(driver, 1280, 900)
+
+
 def test_deviceless_shows_no_measured_time(driver: Any, pages: dict[str, str]) -> None:
     opened(driver, pages["deviceless"])
     text = script(driver, "return document.body.innerText")

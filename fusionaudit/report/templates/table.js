@@ -12,8 +12,8 @@ let showInTable = () => {};
     { key: "order", label: "#", number: true, value: (kind) => kind.index, text: (kind) => String(kind.id) },
     ...(several ? [{ key: "pass", label: "pass", value: (kind) => kind.pass, text: (kind) => kind.passName }] : []),
     { key: "name", label: "kernel", class: "name", value: (kind) => kind.label.toLowerCase(), text: (kind) => kind.label },
-    { key: "ops", label: "ops", class: "ops", value: (kind) => kind.ops, text: (kind) => kind.ops },
-    { key: "tensors", label: "tensors", class: "tensors", value: (kind) => kind.tensors, text: (kind) => kind.tensors },
+    { key: "ops", label: "ops", class: "ops wide", wide: true, value: (kind) => kind.ops, text: (kind) => kind.ops },
+    { key: "tensors", label: "tensors", class: "tensors wide", wide: true, value: (kind) => kind.tensors, text: (kind) => kind.tensors },
     { key: "place", label: "line", class: "where", value: (kind) => kind.place, text: (kind) => kind.place },
     { key: "count", label: "launches", number: true, value: (kind) => kind.count, text: (kind) => countText(kind.count) },
     { key: "time", label: `time${bases.length === 1 ? ` (${bases[0]})` : ""}`, number: true, value: (kind) => kind.time, text: (kind) => timeText(kind.time) },
@@ -24,6 +24,8 @@ let showInTable = () => {};
     { key: "occupancy", label: "occup.", number: true, value: (kind) => kind.occupancy, text: (kind) => kind.occupancy === null ? "-" : `${Math.round(kind.occupancy * 100)}%` },
   ];
   for (const kind of KINDS) kind.hay = [kind.name, kind.label, kind.ops, kind.tensors, kind.place, kind.category, kind.graph, kind.phase].join("\n").toLowerCase();
+  // Ops and tensors have no column on a phone: a row's detail has them.
+  const classOf = (column) => column.number ? "num" : column.wide ? "wide" : "";
   let sorted = { column: columns[0], down: false }, rows = KINDS, limit = PAGE;
 
   const head = make("tr");
@@ -34,7 +36,7 @@ let showInTable = () => {};
       sorted = sorted.column === column ? { column, down: !sorted.down } : { column, down: Boolean(column.number) && column.key !== "order" };
       limit = PAGE; apply();
     });
-    column.head = make("th", { scope: "col", class: column.number ? "num" : "" }, button);
+    column.head = make("th", { scope: "col", class: classOf(column) }, button);
     head.append(column.head);
   }
   table.tHead.append(head);
@@ -70,7 +72,7 @@ let showInTable = () => {};
     const line = make("tr");
     for (const column of columns) {
       const text = column.key === "name" ? "all rows shown and left" : column.key === "count" ? countText(sum("count")) : column.key === "time" ? timeText(sum("time")) : column.key === "bytes" ? bytesText(sum("bytes")) : "";
-      line.append(make("td", { class: column.number ? "num" : "", text }));
+      line.append(make("td", { class: classOf(column), text }));
     }
     // Adding up eager and compiled would say nothing.
     const mixed = several && new Set(rows.map((kind) => kind.pass)).size > 1;
@@ -91,7 +93,7 @@ let showInTable = () => {};
   }
   function detailOf(kind) {
     const facts = [
-      ["name", kind.name], ["kind", kind.category], ["reads", kind.reads], ["writes", kind.writes], ["line", kind.place], ["graph", kind.graph], ["phase", kind.phase],
+      ["name", kind.name], ["kind", kind.category], ["ops", kind.ops], ["reads", kind.reads], ["writes", kind.writes], ["line", kind.place], ["graph", kind.graph], ["phase", kind.phase],
       ["one launch", `${timeText(kind.timeEach)}, ${bytesText(kind.bytesEach)}${kind.rate === null ? "" : `, ${rateText(kind.rate)}`}`],
       ["grid", kind.grid], ["block", kind.block], ["shared", kind.shared === null ? "" : bytesText(kind.shared)],
     ];
