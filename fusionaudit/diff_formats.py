@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fusionaudit.diff import Change, Changes, Totals, compare, graph_counts
-from fusionaudit.explain import UNRELATED, counted, describe, megabytes
+from fusionaudit.explain import UNRELATED, counted, describe, megabytes, opening
 from fusionaudit.figures import launched
 from fusionaudit.groups import Group, Lock, Ref
 from fusionaudit.report.markdown import code, table, text
@@ -93,7 +93,7 @@ def diff_markdown(old: Lock, new: Lock, sides: tuple[str, str]) -> str:
     """The comparison as GitHub-flavoured Markdown; every text of a lock is escaped."""
     changes = compare(old, new)
     out = [f"### fusionaudit: {code(sides[0])} and {code(sides[1])}", ""]
-    out += [f"Other key: {text('; '.join(changes.other_key))}", ""] if changes.other_key else []
+    out += [text(opening(changes, new, sides)), ""]
     rows = [_row(name, *pair, graph_counts(old, new, name)) for name, pair in changes.totals.items()]
     if rows:
         out += [*table(["per step", "launches", "copies and fills", "bytes", "graphs"], rows, range(1, 5)), ""]

@@ -196,9 +196,21 @@ def wrapped(lines: Sequence[str], width: int) -> str:
 def diff_lines(old: Lock, new: Lock, sides: tuple[str, str] = ("the first", "the second")) -> list[str]:
     """Two locks side by side, group by group, whatever their keys: for ``fusionaudit diff``."""
     changes = compare(old, new)
-    lines = [f"other key: {'; '.join(changes.other_key)}"] if changes.other_key else ["same key"]
-    lines += [*figures(changes, old, new, sides), counted(changes)]
-    return [*lines, *listed(changes)]
+    return [opening(changes, new, sides), *figures(changes, old, new, sides), counted(changes), *listed(changes)]
+
+
+def opening(changes: Changes, new: Lock, sides: tuple[str, str]) -> str:
+    """What came out, between what, and whether the two were made for the same GPU and with the same versions."""
+    count = len(changes.changes)
+    what = f"{number(count, 'fusion region')} changed" if count else "No fusion group changed"
+    if not changes.totals:
+        what = "Nothing could be compared"
+    between = f"{what} between {sides[0]} and {sides[1]}"
+    key = new.key
+    if changes.other_key:
+        return f"{between}. They differ in {'; '.join(changes.other_key)}: a change may come from that alone."
+    cores = "" if key.sm_count is None else f" ({key.sm_count} SMs)"
+    return f"{between}, both for {key.target}{cores} with torch {key.torch} and Triton {key.triton}, {key.engine}."
 
 
 _FEW = 8
