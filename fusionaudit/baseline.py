@@ -56,6 +56,8 @@ _RUN = re.compile(r"(.+?)(?: x([0-9]+))?")
 _TENSOR = re.compile(r"\S+\[[0-9?,]*\](?:\([0-9,-]*\))?|[0-9]+ tensors of [0-9]+ elements #[0-9a-f]{8}")
 _TARGET = re.compile(r"(\S+)(?: ([0-9]{1,9}) SMs)?")
 _MOST_DIGITS = 18
+_MOST_LAUNCHES = 10_000_000
+"""Of a group in a step: at 2 us a launch that is a step of 20 s of nothing else."""
 _COUNTED = {False: ("launch", "launches"), True: ("copy", "copies")}
 
 
@@ -70,6 +72,13 @@ def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
         raise ValueError(f"not a count: {text[:20]!r}")
     return int(text)
+
+
+def _launches(text: str) -> int:
+    count = _number(text)
+    if count > _MOST_LAUNCHES:
+        raise ValueError(f"a step launches a group at most {_MOST_LAUNCHES:,} times")
+    return count
 
 
 def _unruns(text: str) -> tuple[str, ...]:
@@ -189,7 +198,7 @@ def _group(text: str, section: Section) -> Group:
         reads=_unruns(reads.strip()),
         writes=_unruns(writes.strip()),
         refs=refs,
-        launches=_number(launches[0]),
+        launches=_launches(launches[0]),
         copy=copy,
         bytes=None if size[0] == "?" else _number(size[0]),
     )

@@ -226,23 +226,33 @@ def _allowed(cluster: _Cluster, limits: Limits, today: datetime.date) -> Allowed
     return min(found, key=lambda entry: expired(entry, today), default=None)
 
 
-def cannot_judge(
-    text: str, remedy: str = "", *, changes: Changes | None = None, more: Sequence[str] = ()
+CANNOT_JUDGE = "verdict: cannot judge"
+
+
+def thresholds(limits: Limits) -> str:
+    """The line that says what a change may cost."""
+    return f"limits: +{limits.launches} launches, +{limits.bytes_percent:g}% +{limits.bytes} bytes in a changed region"
+
+
+def _cannot_judge(
+    text: str, remedy: str, limits: Limits, counts: Sequence[str], changes: Changes | None = None
 ) -> CheckResult:
     """The result with exit code 2."""
-    lines = ["verdict: cannot judge", text, *([f"  -> {remedy}"] if remedy else []), *more]
+    lines = [CANNOT_JUDGE, text, *([f"  -> {remedy}"] if remedy else []), thresholds(limits), *counts]
     return CheckResult(verdict="cannot judge", exit_code=EXIT_ERROR, lines=tuple(lines), changes=changes)
 
 
-def _other_key(changes: Changes, lock: Lock, new: Lock, document: Document) -> CheckResult:
+def _not_compared(lock: Lock, new: Lock) -> list[str]:
+    return [f"groups: {len(lock.groups)} in the lock, {len(new.groups)} in this audit, none compared"]
+
+
+def _other_key(changes: Changes, lock: Lock, new: Lock, document: Document, limits: Limits) -> CheckResult:
     """No verdict. For another torch or Triton on the same target: what the upgrade changed, group by group."""
     text = f"other key: {'; '.join(changes.other_key)}"
     same_target = all(getattr(lock.key, f) == getattr(new.key, f) for f in ("target", "sm_count", "engine"))
     if not same_target:
-        return cannot_judge(
-            f"{text}; not compared",
-            "audit for the lock's key, or keep a lock for each: `fusionaudit baseline -o OTHER.lock`",
-        )
+        remedy = "audit for the lock's key, or keep a lock for each: `fusionaudit baseline -o OTHER.lock`"
+        return _cannot_judge(f"{text}; not compared", remedy, limits, _not_compared(lock, new))
     decisions = {p["name"]: p.get("decisions") or [] for p in document["passes"]}
 
     def tell(change: Change) -> str:
@@ -252,7 +262,7 @@ def _other_key(changes: Changes, lock: Lock, new: Lock, document: Document) -> C
 
     more = [*figures(changes, lock, new), counted(changes), *listed(changes, tell)]
     remedy = "look through the changes, then `fusionaudit check --update` writes a lock for this key"
-    return cannot_judge(text, remedy, changes=changes, more=more)
+    return _cannot_judge(text, remedy, limits, more, changes)
 
 
 def check(
@@ -264,22 +274,25 @@ def check(
     """
     limits = limits or Limits()
     today = today or datetime.date.today()
+    new = lock_of(document)
     try:
         blocking(document)
     except AuditError as error:
-        return cannot_judge(error.message.removeprefix("cannot judge: "), error.remedy)
-    new = lock_of(document)
+        text = error.message.removeprefix("cannot judge: ")
+        return _cannot_judge(text, error.remedy, limits, _not_compared(lock, new))
     changes = compare(lock, new, bytes_percent=limits.bytes_percent)
     if changes.other_key:
-        return _other_key(changes, lock, new, document)
+        return _other_key(changes, lock, new, document, limits)
     sides = ("the lock", "this audit")
     for lone, (has, lacks) in ((changes.only_old, sides), (changes.only_new, sides[::-1])):
         if lone:
             remedy = "run with the same --passes, or write the lock anew with `fusionaudit check --update`"
-            return cannot_judge(f"{has} has a pass {next(iter(lone))} and {lacks} has not", remedy)
+            text = f"{has} has a pass {next(iter(lone))} and {lacks} has not"
+            return _cannot_judge(text, remedy, limits, _not_compared(lock, new))
     if of_two_programs(changes):
         remedy = "give this script's lock with --lock, or write the lock anew with `fusionaudit check --update`"
-        return cannot_judge(f"the lock is of another script: {UNRELATED}", remedy, changes=changes)
+        text = f"the lock is of another script: {UNRELATED}"
+        return _cannot_judge(text, remedy, limits, [*figures(changes, lock, new), counted(changes)], changes)
     findings: list[Finding] = []
     told: list[str] = []
     results: list[Outcome] = []
@@ -308,7 +321,7 @@ def check(
     verdict, code = _verdict(results, limits)
     head = [
         f"verdict: {verdict}",
-        f"limits: +{limits.launches} launches, +{limits.bytes_percent:g}% +{limits.bytes} bytes in a changed region",
+        thresholds(limits),
         *figures(changes, lock, new),
         counted(changes),
     ]

@@ -95,14 +95,18 @@ def add_guard_commands(
         2: cannot judge (other target, torch or Triton, a broken lock, a missing pass).
         """
         from fusionaudit import gate
-        from fusionaudit.check import document_with
+        from fusionaudit.check import CANNOT_JUDGE, document_with, thresholds
 
         config = _config()
         limits = _limits(config)
-        if not update:
-            gate.load_lock(lock)  # a broken lock is said before minutes are spent on the capture
-        document = gate.audited(run_options(machine_output=fmt != "console", **given), config)
-        result = gate.check_document(document, lock, limits, update=update)
+        try:
+            if not update:
+                gate.load_lock(lock)  # a broken lock is said before minutes are spent on the capture
+            document = gate.audited(run_options(machine_output=fmt != "console", **given), config)
+            result = gate.check_document(document, lock, limits, update=update)
+        except AuditError:
+            _echo([CANNOT_JUDGE, thresholds(limits), "groups: none compared"], err=fmt != "console")
+            raise
         if fmt == "console":
             _echo(result.lines)
         else:

@@ -195,11 +195,12 @@ _KEY_WORDS = (
 
 def key_difference(old: Key, new: Key) -> tuple[str, ...]:
     """``torch 2.13.0 -> 2.14.1`` for each field of the key that differs."""
-    return tuple(
-        f"{name} {getattr(old, field)} -> {getattr(new, field)}"
-        for field, name in _KEY_WORDS
-        if getattr(old, field) != getattr(new, field)
-    )
+    sides = ((name, getattr(old, field), getattr(new, field)) for field, name in _KEY_WORDS)
+    return tuple(f"{name} {_said(a)} -> {_said(b)}" for name, a, b in sides if a != b)
+
+
+def _said(value: str | int | None) -> str | int:
+    return "not known" if value is None else value
 
 
 def _totals(lock: Lock, name: str) -> Totals:

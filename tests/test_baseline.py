@@ -109,6 +109,7 @@ WHOLE = write_lock(document())
         (WHOLE.replace("132 SMs", "²² SMs"), "target line"),
         (WHOLE.replace("1 launch", "-1 launches", 1), "not a count: '-1'"),
         (WHOLE.replace("1 launch", "1_0 launches", 1), "not a count"),
+        (WHOLE.replace("1 launch ", "100000000000000000 launches ", 1), "at most 10,000,000 times"),
         (WHOLE.replace("16777216 bytes", "-5 bytes"), "not a count"),
         (WHOLE.replace("end 6", "end ٦"), "not a count"),
         (WHOLE.replace(" graph in", " graph #² in"), "not a count"),

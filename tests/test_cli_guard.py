@@ -87,6 +87,7 @@ def test_what_cannot_be_judged_exits_2(place: Path, monkeypatch: pytest.MonkeyPa
 
 
 WHOLE = write_lock(document())
+UNJUDGED = "verdict: cannot judge\nlimits: +0 launches, +1% +0 bytes in a changed region\ngroups: none compared\n"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,9 @@ def test_a_lock_that_cannot_be_used_is_one_clear_error(
     assert result.exit_code == 2
     assert says in result.output
     assert "Traceback" not in result.output
-    assert len(result.output.splitlines()) == 2
+    assert len(result.stderr.splitlines()) == 2
+    assert "  -> " in result.stderr.splitlines()[1]
+    assert result.stdout == ("" if command[0] == "diff" else UNJUDGED)
 
 
 def test_thresholds_come_from_pyproject(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

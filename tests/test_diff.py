@@ -213,6 +213,10 @@ def test_another_target_is_not_compared(change: dict[str, Any], says: str) -> No
     assert (result.verdict, result.exit_code, result.findings) == ("cannot judge", 2, ())
     assert result.lines[:2] == ("verdict: cannot judge", f"other key: {says}; not compared")
     assert not any("is now 2" in line for line in result.lines)
+    assert result.lines[-2:] == (
+        "limits: +0 launches, +1% +0 bytes in a changed region",
+        "groups: 6 in the lock, 7 in this audit, none compared",
+    )
 
 
 @pytest.mark.parametrize(
@@ -247,12 +251,23 @@ def test_an_edit_beside_an_upgrade_is_not_called_the_upgrades() -> None:
 def test_a_blocking_note_or_a_missing_pass_cannot_be_judged() -> None:
     doc = document()
     doc["notes"] = [{"kind": "warm-cache", "text": "warm cache", "blocks": True, "remedy": "clear it"}]
-    assert checked(doc).exit_code == 2
+    told = (
+        "verdict: cannot judge", "warm cache", "  -> clear it", "limits: +2 launches, +1% +0 bytes in a changed region",
+        "groups: 6 in the lock, 6 in this audit, none compared",
+    )  # fmt: skip
+    result = checked(doc, launches=2)
+    assert (result.exit_code, result.lines) == (2, told)
     doc = document()
     doc["passes"] = doc["passes"][:1]
     result = checked(doc)
     assert result.exit_code == 2
     assert "pass compiled" in "\n".join(result.lines)
+    assert result.lines[-1] == "groups: 6 in the lock, 4 in this audit, none compared"
+
+
+def test_what_a_lock_does_not_say_of_its_gpu_is_not_known() -> None:
+    lock = read_lock(write_lock(document()).replace(" 132 SMs", ""))
+    assert check(document(), lock).lines[1] == "other key: SM count not known -> 132; not compared"
 
 
 def test_limits_and_allow_list() -> None:
@@ -364,7 +379,7 @@ def test_a_lock_of_another_script_is_not_judged() -> None:
     for result in (checked(unrelated(60)), check(other, lock)):
         assert (result.verdict, result.exit_code, result.findings) == ("cannot judge", 2, ())
         assert result.lines[1].startswith("the lock is of another script: these two share hardly a source line")
-        assert len(result.lines) == 3
+        assert len(result.lines) == 7
 
 
 def test_a_changed_script_does_not_fill_the_terminal() -> None:
