@@ -99,3 +99,14 @@ def test_not_an_op_log_at_all(tmp_path: Path) -> None:
         read_oplog(path)
     with pytest.raises(AuditError, match="cannot be read"):
         read_oplog(tmp_path)
+
+
+def test_an_unsafe_view_is_a_view_though_fake_tensors_give_it_a_storage(tmp_path: Path) -> None:
+    """--shapes-only: what reads the view reads what the op before it wrote."""
+    fresh = {**Y.to_json(), "storage": "s9"}
+    view = {**ADD, "name": "aten._unsafe_view.default", "inputs": [X.to_json()], "outputs": [fresh], "mutated": []}
+    again = {**view, "inputs": [fresh], "outputs": [{**fresh, "storage": "s10"}]}
+    last = {**ADD, "inputs": [{**fresh, "storage": "s10"}, Y.to_json()], "outputs": [fresh]}
+    _, _, op = read_oplog(write(tmp_path / "ops.jsonl", view, again, last)).records
+    assert isinstance(op, Op)
+    assert [t.storage for t in (*op.inputs, *op.outputs)] == ["s1", "s2", "s1"]

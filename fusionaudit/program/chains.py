@@ -37,13 +37,21 @@ _HEADS: frozenset[OpKind] = frozenset({"matmul", "convolution"})
 
 
 @dataclass(frozen=True, kw_only=True)
+class LibraryCall:
+    """A pattern that a library has as one kernel: its name, and the ``call`` that takes its place."""
+
+    name: str
+    call: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Chain:
     """A group of ops that one kernel (or ``kernels``) could do. Bytes are per execution; ``None``: not known.
 
     ``global_bytes`` is what the ops move now, ``minimum_bytes`` what has to enter and leave the group (and be read
     again, where rows do not stay on the chip). ``kernels``: two where the result of a reduction over all SMs is used on
     the data again. ``keeps_rows``: elements that a reduction of the group reads are needed outside too, so they are
-    written in any case.
+    written in any case. ``library``: the call that does just this, and then the minimum is what it moves.
     """
 
     kind: ChainKind
@@ -59,6 +67,7 @@ class Chain:
     largest_bytes: int = 0
     keeps_rows: bool = False
     kernels: int = 1
+    library: LibraryCall | None = None
 
     @property
     def avoidable_bytes(self) -> int | None:
@@ -190,13 +199,13 @@ def _is_loose_bias(flow: Flow, step: Step) -> bool:
     return adds_bias(step.op) and any(m.kind in _HEADS and _joins(flow, m, step) for m in makers)
 
 
-def _groups(flow: Flow, upstream: list[int]) -> list[_Group]:
+def _groups(flow: Flow, upstream: list[int], without: Set[int] = frozenset()) -> list[_Group]:
     """All groups. Rows that are reduced end a matmul's epilogue: what one kernel does with them is theirs."""
     loose = {s.index for s in flow.steps if s.kind in _HEADS or _is_loose_bias(flow, s)}
-    rows = [g for g in _grow(flow, upstream, loose) if g.reduction is not None and _takes_rows(flow, g)]
-    found = rows + _grow(flow, upstream, {i for g in rows for i in g.members})
+    rows = [g for g in _grow(flow, upstream, loose | without) if g.reduction is not None and _takes_rows(flow, g)]
+    found = rows + _grow(flow, upstream, {i for g in rows for i in g.members} | without)
     feeding = [_feeding(flow, g) for g in found]
-    taken = {i for g in feeding for i in g.members}
+    taken = {i for g in feeding for i in g.members} | without
     # What only reads the same input as a reduction's producers is a group of its own.
     rest = [] if feeding == found else _grow(flow, upstream, taken)
     return feeding + [_feeding(flow, g) for g in rest]
@@ -327,7 +336,7 @@ def _chain(flow: Flow, members: Sequence[int]) -> Chain:
         outputs=tuple(dict(leaving).values()),
         global_bytes=total,
         minimum_bytes=minimum,
-        location=next((s.op.location for s in steps if s.op.location is not None), None),
+        location=_place(steps),
         phase=steps[0].op.phase,
         keeps_rows=_needed_outside(flow, steps),
         kernels=1 if more is None else more.kernels,
@@ -335,10 +344,29 @@ def _chain(flow: Flow, members: Sequence[int]) -> Chain:
     )
 
 
-def chains(p: Pass) -> tuple[Chain, ...]:
-    """Every group of two or more ops of the pass that one kernel could do, in order of execution."""
+def _place(steps: Sequence[Step]) -> Location | None:
+    """The line of the first op; of backward ops, that whose ops move most (each has the line of its forward op)."""
+    placed = [s for s in steps if s.op.location is not None]
+    if not placed or steps[0].op.phase != "backward":
+        return placed[0].op.location if placed else None
+    moved: dict[tuple[str, int], int] = {}
+    for step in placed:
+        at = step.op.location
+        if at is not None:
+            moved[at.file, at.line] = moved.get((at.file, at.line), 0) + (sum_known(op_bytes(step.op)) or 0)
+    most = max(moved, key=lambda at: moved[at])
+    return next(s.op.location for s in placed if s.op.location and (s.op.location.file, s.op.location.line) == most)
+
+
+def chains(p: Pass, without: Set[int] = frozenset()) -> tuple[Chain, ...]:
+    """Every group of two or more ops of the pass that one kernel could do, in order of execution.
+
+    ``without``: ids of ops that something else speaks for.
+    """
     flow = dataflow(p)
-    return tuple(sorted((_chain(flow, g.members) for g in _groups(flow, ancestors(flow))), key=lambda c: c.op_ids[0]))
+    left_out = {s.index for s in flow.steps if s.op.id in without}
+    groups = _groups(flow, ancestors(flow), left_out)
+    return tuple(sorted((_chain(flow, g.members) for g in groups), key=lambda c: c.op_ids[0]))
 
 
 def narrowed(p: Pass, chain: Chain, without: Set[int]) -> Chain | None:

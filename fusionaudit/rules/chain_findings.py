@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from fusionaudit.config import Config
 from fusionaudit.figures import counted, times
 from fusionaudit.findings import Finding, Severity
-from fusionaudit.program.chains import Chain, chains, narrowed
+from fusionaudit.program.chains import Chain, LibraryCall, chains, narrowed
 from fusionaudit.program.costs import sum_known
 from fusionaudit.program.kept import kept
 from fusionaudit.program.model import Pass, Program
@@ -22,8 +22,9 @@ from fusionaudit.rules.judging import (
     short,
     worth,
 )
-from fusionaudit.rules.library_ops import library_call, match, only_library
+from fusionaudit.rules.library_ops import library_call, only_library
 from fusionaudit.rules.repeats import claimed_ops
+from fusionaudit.rules.spelled_out import spelled_out
 from fusionaudit.trace.schema import Op
 
 
@@ -31,10 +32,14 @@ from fusionaudit.trace.schema import Op
 def chains_of(p: Pass) -> tuple[Chain, ...]:
     """The chains of a pass, worked out once for all rules that ask.
 
-    What FA108 would have made once is not in them: it saves all that those ops move.
+    What FA108 would have made once is not in them: it saves all that those ops move. What a library has as one call
+    (``library``) is a chain of its own.
     """
     constant = frozenset(s.op.id for s in constant_steps(p))
-    return tuple(c for found in chains(p) if (c := narrowed(p, found, constant)) is not None)
+    spelled = spelled_out(p)
+    others = chains(p, without=frozenset(i for c in spelled for i in c.op_ids))
+    found = [*spelled, *(c for chain in others if (c := narrowed(p, chain, constant)) is not None)]
+    return tuple(sorted(found, key=lambda c: c.op_ids[0]))
 
 
 def eager_like(program: Program) -> list[Pass]:
@@ -53,6 +58,11 @@ def grouped(found: Sequence[Chain]) -> list[list[Chain]]:
 
 def _together(op: Op, chain: Chain) -> bool:
     return op.location == chain.location and op.phase == chain.phase
+
+
+def _use(pattern: LibraryCall) -> str:
+    """The remedy: the call, with torch.compile as the other way where the call does not say so."""
+    return f"use {pattern.call}" + ("" if "torch.compile" in pattern.call else "; or torch.compile")
 
 
 def chain_findings(
@@ -76,9 +86,9 @@ def chain_findings(
             if saving is not None:  # the share is one of kernel times; the time also holds the gaps between them
                 saving += sum(between_ns(p, c.kernel_ids, left=c.kernels) for c in group)
             ops = [by_id[i] for i in ids if i in by_id]
-            pattern = match(first.ops) if first.kernels == 1 else None
+            pattern = first.library
             library = only_library(ops)
-            reason, call = None, f"use {pattern.call}, one kernel; or torch.compile" if pattern is not None else remedy
+            reason, call = None, remedy if pattern is None else _use(pattern)
             if sum(i in claimed for i in ids) * 2 >= len(ids):
                 reason = "part of a loop over parameters or time steps that FA106 or FA202 reports"
                 call = "see that finding"
@@ -95,8 +105,11 @@ def chain_findings(
                 call = f"use {library_call(library, first.ops)}"
             severity: Severity = judged.severity if reason is None else "info"
             where = f" in {library}" if library is not None else ""
+            if first.phase == "backward" and first.location is not None:
+                where += f" in the backward of line {first.location.line}"
             often = f" ({times(len(group))} a step)" if len(group) > 1 else ""
-            message = f"{counted(first.launches, 'kernel')} ({short(first.ops)}){where}{often} {what}: "
+            do = what if pattern is None else f"spell out {pattern.name}"
+            message = f"{counted(first.launches, 'kernel')} ({short(first.ops)}){where}{often} {do}: "
             message += f"{human_bytes(avoidable)} a step need not move"
             if saving:
                 message += f", about {human_time(saving)}"

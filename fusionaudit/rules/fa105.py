@@ -53,6 +53,8 @@ _REMEDY = "write the wanted dtype or layout in the kernel before (torch.compile 
 
 def is_copying(chain: Chain) -> bool:
     """At most one op of the chain works; the others only move or cast, after or around it."""
+    if chain.library is not None:
+        return False
     names = roots(chain.ops)
     working = [n for n in names if n not in _MOVING]
     if len(working) == len(names) or len(working) > 1:

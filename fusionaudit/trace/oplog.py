@@ -70,6 +70,30 @@ def _on_host(record: Record) -> Record:
     return replace(record, inputs=inputs, outputs=outputs)
 
 
+class _Aliases:
+    """Storages that are one: under ``--shapes-only`` the result of ``_unsafe_view`` claims a storage of its own."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+
+    def _one(self, tensor: Tensor) -> Tensor:
+        name = self._names.get(tensor.storage or "")
+        return tensor if name is None else replace(tensor, storage=name)
+
+    def applied(self, record: Record) -> Record:
+        """The record with the first name of each storage."""
+        if isinstance(record, Op) and record.name.startswith("aten._unsafe_view") and record.inputs and record.outputs:
+            source, made = self._one(record.inputs[0]).storage, record.outputs[0].storage
+            if source is not None and made is not None and made != source:
+                self._names[made] = source
+        if not self._names or not isinstance(record, (Op, GraphCall)):
+            return record
+        if not any(t.storage in self._names for t in (*record.inputs, *record.outputs)):
+            return record
+        inputs, outputs = (tuple(self._one(t) for t in side) for side in (record.inputs, record.outputs))
+        return replace(record, inputs=inputs, outputs=outputs)
+
+
 def _record(data: dict[str, Any]) -> Record | StopMark | None:
     """One record; ``None`` for a kind that this version does not know."""
     kind = data["kind"]
@@ -109,6 +133,7 @@ def read_oplog(path: Path) -> OpLog:
     ended = lines[-1] == ""
     lines = lines[:-1] if ended else lines
     records: list[Record] = []
+    aliases = _Aliases()
     broken = unknown = 0
     cut_off = False
     stopped: StopMark | None = None
@@ -132,7 +157,7 @@ def read_oplog(path: Path) -> OpLog:
         elif isinstance(record, StopMark):
             stopped = record
         else:
-            records.append(record)
+            records.append(aliases.applied(record))
     if broken and not records:
         raise AuditError(f"{path}: not an op log: no line of it can be read", remedy="run the audit again")
     notes = []

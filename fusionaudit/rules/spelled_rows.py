@@ -1,0 +1,310 @@
+"""Expressions of one tensor that a library call computes: activations, softmax, norms, cross-entropy.
+
+From each value a closure grows over the ops that read nothing but it (and constants), worked out on a sample row
+(:mod:`fusionaudit.rules.row_samples`). Where the row turns into what a library's function makes of it, the ops in
+between spell that function out, in whatever way they do.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from fusionaudit.program.costs import op_root
+from fusionaudit.program.dataflow import Flow, Step, Version
+from fusionaudit.rules.row_samples import (
+    ROW,
+    Operand,
+    Pick,
+    Rows,
+    Sample,
+    function_of_row,
+    is_cross_entropy,
+    is_row_reduction,
+    number,
+    operands,
+    sampled,
+)
+from fusionaudit.tensors import Tensor
+
+_ANCHORS = frozenset({
+    "erf", "erfc", "tanh", "sigmoid", "exp", "exp2", "rsqrt", "sqrt", "std", "var", "var_mean", "std_mean", "norm",
+    "pow", "linalg_vector_norm", "logsumexp", "_softmax", "_log_softmax", "softplus", "silu", "relu6", "hardtanh",
+    "clamp", "special_ndtr", "log_sigmoid_forward",
+})  # fmt: skip
+"""Ops of which one is in every such expression."""
+_FURTHEST = 9
+"""Ops from the tensor to the anchor: the cubic of GELU by tanh takes seven."""
+_LARGEST = 48
+_PICKED = (0, 3, 5)
+_CONSTANTS = (2**0.5, 0.5**0.5, 0.7978845608, 0.044715, 0.5, 1.0, 2.0, 3.0, 1.702)
+"""What a tensor of one element may hold in these expressions; its value was not recorded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spelled:
+    """Steps (indices) that spell ``name`` out, the views that go in and the result."""
+
+    name: str
+    members: tuple[int, ...]
+    results: tuple[Version, ...]
+    smoothing: float = 0.0
+    trailing: bool = True
+
+
+@dataclass(kw_only=True)
+class _Closure:
+    """What has been worked out from a root.
+
+    ``missing``: storages of single elements whose value is not known; ``affine``: steps with a row of weights or a
+    bias, which count as ones and zeros.
+    """
+
+    rows: Rows
+    root: tuple[Version, Tensor]
+    samples: dict[Version, Sample]
+    made: dict[Version, tuple[int, Tensor]]
+    above: dict[int, frozenset[int]]
+    missing: dict[str, None]
+    affine: set[int]
+    trailing: bool = True
+
+
+def library_step(step: Step) -> bool:
+    """Inside one of torch's own functions on parameters, where there is no line to edit."""
+    return step.op.location is not None and step.op.location.library is not None
+
+
+def spelled_rows(flow: Flow) -> Iterator[Spelled]:
+    """All expressions of the forward pass that a call of a library computes; they may overlap."""
+    done: set[tuple[object, ...]] = set()
+    for step in flow.steps:
+        if step.op.phase != "forward" or op_root(step.op) not in _ANCHORS or library_step(step):
+            continue
+        for value, tensor in _roots(flow, step):
+            key = (value, tensor.offset, tensor.stored_elements)
+            if key not in done:
+                done.add(key)
+                yield from _from_root(flow, value, tensor)
+
+
+def _roots(flow: Flow, anchor: Step) -> Iterator[tuple[Version, Tensor]]:
+    """Values that the anchor may be an expression of: what it and the ops before it read."""
+    pending, seen = [(anchor, 0)], {anchor.index}
+    while pending:
+        step, depth = pending.pop()
+        for value, tensor in step.uses:
+            if tensor.numel > 1:
+                yield value, tensor
+            maker = flow.steps[flow.maker[value]] if value in flow.maker else None
+            if maker is None or maker.index in seen or depth >= _FURTHEST:
+                continue
+            if maker.kind in ("pointwise", "cast", "copy", "reduction", "softmax") and maker.op.phase == "forward":
+                seen.add(maker.index)
+                pending.append((maker, depth + 1))
+
+
+def _from_root(flow: Flow, value: Version, tensor: Tensor) -> Iterator[Spelled]:
+    closures, found = [_explore(flow, value, tensor, {})], False
+    for spelled in _matches(flow, closures[0]):
+        found = True
+        yield spelled
+    missing = list(closures[0].missing)
+    if found or not 0 < len(missing) <= 2:
+        return
+    for numbers in itertools.product(_CONSTANTS, repeat=len(missing)):
+        matched = list(_matches(flow, _explore(flow, value, tensor, dict(zip(missing, numbers, strict=True)))))
+        if matched:
+            yield from matched
+            return
+
+
+def _explore(
+    flow: Flow,
+    value: Version,
+    tensor: Tensor,
+    constants: Mapping[str, float],
+    picked: int = 0,
+    length: int | None = None,
+) -> _Closure:
+    rows = Rows(length=length, count=1 if length is None else tensor.numel // length, picked=picked)
+    found = _Closure(
+        rows=rows, root=(value, tensor), samples={value: Sample(data=ROW, level="row")}, made={value: (-1, tensor)},
+        above={}, missing={}, affine=set(),
+    )  # fmt: skip
+    first = flow.readers.get(value, ())
+    heap, seen = list(first), set(first)
+    heapq.heapify(heap)
+    while heap and len(found.above) < _LARGEST:
+        step = flow.steps[heapq.heappop(heap)]
+        if not _admit(step, found, constants):
+            continue
+        for made, _ in step.makes:
+            for reader in flow.readers.get(made, ()):
+                if reader not in seen:
+                    seen.add(reader)
+                    heapq.heappush(heap, reader)
+    return found
+
+
+def _admit(step: Step, found: _Closure, constants: Mapping[str, float]) -> bool:
+    """Work the step out, if it reads nothing but what is known."""
+    if step.op.phase != "forward" or library_step(step):
+        return False
+    given: list[Operand | None] = []
+    makers: set[int] = set()
+    affine = False
+    reads = dict(zip((id(t) for _, t in step.uses), (v for v, _ in step.uses), strict=True))
+    for argument in operands(step.op):
+        if not (isinstance(argument, dict) and "tensor" in argument):
+            if isinstance(argument, list) and any(isinstance(a, dict) and "tensor" in a for a in argument):
+                given.append(Pick())  # the index lists of x[rows, target]
+            else:
+                given.append(number(argument))
+            continue
+        tensor = step.op.inputs[argument["tensor"]]
+        value = reads.get(id(tensor))
+        if value is not None and value in found.samples:
+            maker, whole = found.made[value]
+            if tensor.offset != whole.offset or tensor.stored_elements != whole.stored_elements:
+                return False
+            makers.add(maker)
+            given.append(found.samples[value])
+        elif tensor.numel == 1:
+            if tensor.storage is None:
+                return False
+            if tensor.storage not in constants:
+                found.missing[tensor.storage] = None
+                return False
+            given.append(constants[tensor.storage])
+        elif _is_weight(step, tensor, found):
+            affine = True
+            given.append(0.0 if op_root(step.op) == "add" else 1.0)
+        elif tensor.dtype in ("int64", "int32") or (op_root(step.op) == "mul" and tensor.numel == found.root[1].numel):
+            given.append(Pick())
+        elif op_root(step.op) == "nll_loss_forward":
+            given.append(None)
+        else:
+            return False
+    if not makers:
+        return False
+    _measure_rows(step, found, given)
+    made = sampled(step.op, given, found.rows)
+    if made is None:
+        return False
+    outputs = [(v, t) for v, t in step.makes]
+    for (value, tensor), sample in zip(outputs, made, strict=False):
+        found.samples[value] = sample
+        found.made[value] = (step.index, tensor)
+    if affine:
+        found.affine.add(step.index)
+    found.above[step.index] = frozenset().union(*(found.above.get(m, frozenset()) for m in makers), {step.index})
+    return True
+
+
+def _is_weight(step: Step, tensor: Tensor, found: _Closure) -> bool:
+    """A row of weights, or a bias, for all rows once they are reduced."""
+    known = found.rows.length is not None and op_root(step.op) in ("mul", "add")
+    return known and tensor.stored_elements == found.rows.length and tensor.dtype.startswith(("float", "bfloat"))
+
+
+def _measure_rows(step: Step, found: _Closure, given: list[Operand | None]) -> None:
+    """The first reduction says how long the rows are, and whether they are the innermost dimensions."""
+    first = given[0]
+    if not isinstance(first, Sample) or first.level != "row" or not step.op.outputs or not step.op.inputs:
+        return
+    source, name = step.op.inputs[0], op_root(step.op)
+    if name in ("_softmax", "_log_softmax"):
+        dim = next((a for a in operands(step.op)[1:2] if isinstance(a, int)), -1)
+        length = source.shape[dim] if source.shape else 1
+    elif is_row_reduction(step.op):
+        size = max(t.numel for t in step.op.outputs)
+        if not size or source.numel % size or (size == 1 and name in ("amax", "max") and len(source.shape) > 1):
+            return
+        length = source.numel // size
+        dims = next((a for a in operands(step.op)[1:] if isinstance(a, list)), None)
+        if dims is not None and all(isinstance(d, int) for d in dims) and source.shape:
+            whole = {d % len(source.shape) for d in dims}
+            last = len(source.shape) - len(whole)
+            found.trailing = found.trailing and whole == set(range(last, len(source.shape)))
+    else:
+        return
+    if found.rows.length is None and length > 1:
+        found.rows = replace(found.rows, length=length, count=source.numel // length)
+
+
+def _matches(flow: Flow, closure: _Closure) -> Iterator[Spelled]:
+    value, tensor = closure.root
+    for made, sample in closure.samples.items():
+        maker, written = closure.made[made]
+        if maker < 0:
+            continue
+        members = closure.above[maker]
+        if sample.level == "row":
+            reduces = any(_reduces(flow.steps[i]) for i in members)
+            name = function_of_row(sample, closure.rows.length if reduces else None)
+            works = sum(flow.steps[i].kind not in ("cast", "copy") for i in members)  # casts alone are no spelling
+            if name is not None and "norm" not in name and members & closure.affine:
+                continue
+            if name is not None and works > 1 and written.numel == tensor.numel:
+                spelled = Spelled(name=name, members=tuple(sorted(members)), results=(made,), trailing=closure.trailing)
+                yield _with_ends(flow, spelled, closure)
+    picking = [m for m in closure.samples if closure.samples[m].level != "row"]
+    if closure.rows.length is None or not any(_picks(flow.steps[i]) for i in closure.above):
+        return
+    length = closure.rows.length
+    others = [_explore(flow, value, tensor, {}, k, length) for k in _PICKED]
+    for made in picking:
+        maker = closure.made[made][0]
+        members = closure.above[maker]
+        if not any(_picks(flow.steps[i]) for i in members) or any(made not in o.samples for o in others):
+            continue
+        # The library's own form of the loss: log_softmax and nll_loss.
+        if any(op_root(flow.steps[i].op).startswith("nll_loss") for i in members):
+            continue
+        smoothing = is_cross_entropy([o.samples[made] for o in others], _PICKED, length)
+        if smoothing is not None:
+            cut = _without_casts(flow, closure, members)
+            yield Spelled(name="cross entropy", members=cut, results=(made,), smoothing=round(smoothing, 4))
+
+
+def _reduces(step: Step) -> bool:
+    return step.kind == "softmax" or is_row_reduction(step.op)
+
+
+def _picks(step: Step) -> bool:
+    """Reads the target."""
+    if op_root(step.op) in ("gather", "index", "nll_loss_forward"):
+        return True
+    return op_root(step.op) == "mul" and len({t.storage for t in step.op.inputs if t.numel > 1}) == 2
+
+
+def _without_casts(flow: Flow, closure: _Closure, members: frozenset[int]) -> tuple[int, ...]:
+    """Without the casts of the root, which the caller of the library writes as well."""
+    value = closure.root[0]
+    casts = {i for i in members if flow.steps[i].kind == "cast" and any(v == value for v, _ in flow.steps[i].uses)}
+    return tuple(sorted(members - casts))
+
+
+def _with_ends(flow: Flow, spelled: Spelled, closure: _Closure) -> Spelled:
+    """With the casts that the call makes itself: up before it and down again after it, or up before a softmax."""
+    members, result = list(spelled.members), spelled.results[0]
+    tensor = closure.made[result][1]
+    wanted = closure.root[1].dtype
+    step = _cast_after(flow, result, tensor)
+    if step is not None and step.makes[0][1].dtype == wanted:
+        members.append(step.index)
+        result, tensor = step.makes[0]
+    kept = tuple(sorted(members))
+    if tensor.dtype != wanted and spelled.name not in ("softmax", "log_softmax"):
+        kept = _without_casts(flow, closure, frozenset(members))
+    return replace(spelled, members=kept, results=(result,))
+
+
+def _cast_after(flow: Flow, value: Version, tensor: Tensor) -> Step | None:
+    """The cast that is all that the forward pass does with a value."""
+    readers = [r for r in flow.readers.get(value, ()) if flow.steps[r].op.phase == "forward"]
+    step = flow.steps[readers[0]] if len(readers) == 1 else None
+    return step if step is not None and step.kind == "cast" and len(step.makes) == 1 else None

@@ -1,0 +1,332 @@
+"""Groups of several tensors that one library kernel does: attention, gated units, rotary embeddings, dropout-adds.
+
+All by dataflow: who made an operand, and who else reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fusionaudit.program.costs import op_root
+from fusionaudit.program.dataflow import Flow, Step, Version
+from fusionaudit.rules.row_samples import number, operands
+from fusionaudit.rules.spelled_rows import Spelled, library_step
+from fusionaudit.tensors import Tensor
+
+_PRODUCTS = frozenset({"bmm", "baddbmm", "mm"})
+_ON_SCORES = frozenset({
+    "mul", "div", "add", "sub", "masked_fill", "where", "_to_copy", "to", "clone", "copy", "maximum", "native_dropout",
+    "nan_to_num", "clamp", "clamp_min",
+})  # fmt: skip
+_DEEPEST = 8
+
+
+def maker_of(flow: Flow, value: Version) -> Step | None:
+    """The forward step that made a value."""
+    index = flow.maker.get(value)
+    step = None if index is None else flow.steps[index]
+    return step if step is not None and step.op.phase == "forward" and not library_step(step) else None
+
+
+def forward_readers(flow: Flow, value: Version) -> list[Step]:
+    """The steps of the forward pass that read a value."""
+    return [flow.steps[r] for r in flow.readers.get(value, ()) if flow.steps[r].op.phase == "forward"]
+
+
+def result(step: Step) -> Version | None:
+    """The first value that a step makes."""
+    return step.makes[0][0] if step.makes else None
+
+
+def _only_reader(flow: Flow, step: Step) -> Step | None:
+    made = result(step)
+    readers = [] if made is None else forward_readers(flow, made)
+    return readers[0] if len(readers) == 1 and not library_step(readers[0]) else None
+
+
+def attention(flow: Flow, rows: Sequence[Spelled]) -> Iterator[Spelled]:
+    """``softmax(q @ k.T * scale + mask) @ v``, whatever softmax it is, with dropout on its result or without."""
+    softmaxes = {s.results[0]: s.members for s in rows if s.name == "softmax"}
+    for step in flow.steps:
+        if op_root(step.op) in ("_softmax", "_safe_softmax", "softmax") and step.op.phase == "forward" and step.makes:
+            softmaxes.setdefault(step.makes[0][0], (step.index,))
+    for made, members in softmaxes.items():
+        inside = set(members)
+        entering = [(v, t) for i in members for v, t in flow.steps[i].uses if flow.maker.get(v) not in inside]
+        scores = max(entering, key=lambda e: e[1].numel, default=None)
+        before = None if scores is None else _scores(flow, scores[0], inside)
+        after = _weighted(flow, made, flow.steps[max(members)])
+        if before is None or after is None:
+            continue
+        inside |= before | after
+        product = flow.steps[max(after)]
+        copies = _copies(flow, [flow.steps[min(before)], product], inside)
+        found = result(product)
+        if found is not None and all(t.dtype != "float64" for _, t in product.makes):
+            yield Spelled(name="attention", members=tuple(sorted(inside | copies)), results=(found,))
+
+
+def _scores(flow: Flow, value: Version, inside: set[int]) -> set[int] | None:
+    """From the softmax's input back to the product of queries and keys."""
+    found: set[int] = set()
+    for _ in range(_DEEPEST):
+        step = maker_of(flow, value)
+        if step is None or any(r.index not in inside | found for r in forward_readers(flow, value)):
+            return None
+        found.add(step.index)
+        if op_root(step.op) in _PRODUCTS:
+            return found
+        if op_root(step.op) not in _ON_SCORES or not step.makes:
+            return None
+        size = step.makes[0][1].numel
+        whole = [v for v, t in step.uses if t.stored_elements == size and maker_of(flow, v) is not None]
+        paths = [v for v in whole if _is_product(flow, v)]
+        if len(paths) != 1:
+            return None
+        value = paths[0]
+    return None
+
+
+def _is_product(flow: Flow, value: Version) -> bool:
+    """Made by a matrix product, through what is done to scores."""
+    for _ in range(_DEEPEST):
+        step = maker_of(flow, value)
+        if step is None:
+            return False
+        if op_root(step.op) in _PRODUCTS:
+            return True
+        if op_root(step.op) not in _ON_SCORES or not step.uses:
+            return False
+        value = max(step.uses, key=lambda u: u[1].stored_elements)[0]
+    return False
+
+
+def _weighted(flow: Flow, value: Version, softmax: Step) -> set[int] | None:
+    """From the softmax's result on to the product with the values, which sums over what the softmax normalised."""
+    found: set[int] = set()
+    axis = _axis(softmax)
+    step = softmax
+    for _ in range(_DEEPEST):
+        readers = forward_readers(flow, value)
+        if len(readers) != 1:
+            return None
+        step = readers[0]
+        found.add(step.index)
+        if op_root(step.op) in _PRODUCTS:
+            mine = [i for i, t in enumerate(step.op.inputs) if any(v == value and t is u for v, u in step.uses)]
+            if len(step.op.inputs) < 2 or len(mine) != 1:
+                return None
+            first = len(step.op.inputs) - 2
+            if mine[0] < first:
+                return None
+            operand = step.op.inputs[mine[0]]
+            summed = operand.strides[-1] if mine[0] == first else operand.strides[-2]
+            return found if axis is None or summed == axis or 1 in operand.shape[-2:] else None
+        if op_root(step.op) not in _ON_SCORES or not step.makes:
+            return None
+        value = step.makes[0][0]
+    return None
+
+
+def _axis(softmax: Step) -> int | None:
+    """The stride along which a library softmax normalises; ``None``: not known."""
+    if op_root(softmax.op) not in ("_softmax", "_safe_softmax", "softmax") or not softmax.makes:
+        return None
+    dim = next((a for a in operands(softmax.op)[1:2] if isinstance(a, int)), None)
+    made = softmax.makes[0][1]
+    return made.strides[dim] if dim is not None and -len(made.shape) <= dim < len(made.shape) else None
+
+
+def _copies(flow: Flow, products: Sequence[Step], inside: set[int]) -> set[int]:
+    """Copies (layouts, expanded heads) and scalings of what goes into the products, made for them alone."""
+    found: set[int] = set()
+    for product in products:
+        for value, _ in product.uses:
+            for _ in range(3):
+                step = maker_of(flow, value)
+                if step is None or step.index in inside or len(forward_readers(flow, value)) != 1:
+                    break
+                scalar = op_root(step.op) in ("mul", "div") and sum(t.numel > 1 for t in step.op.inputs) == 1
+                if not (scalar or step.kind == "copy") or not step.uses or step.op.mutated:
+                    break
+                found.add(step.index)
+                value = step.uses[0][0]
+    return found
+
+
+def gated(flow: Flow, rows: Sequence[Spelled]) -> Iterator[Spelled]:
+    """``silu(gate) * up``: an activation of one tensor times another of the same size."""
+    named = {"silu": "SwiGLU", "gelu": "GeGLU"}
+    acts = {s.results[0]: (s.members, s.name) for s in rows if s.name in ("SiLU", "GELU (exact)", "GELU (tanh)")}
+    for step in flow.steps:
+        if op_root(step.op) in ("silu", "gelu", "sigmoid") and step.op.phase == "forward" and step.makes:
+            acts.setdefault(step.makes[0][0], ((step.index,), op_root(step.op)))
+    for made, (members, act) in acts.items():
+        step = flow.steps[max(members)]
+        product = _only_reader(flow, step)
+        if product is None or op_root(product.op) != "mul" or not product.makes or len(product.uses) != 2:
+            continue
+        others = [(v, t) for v, t in product.uses if v != made]
+        mine = [t for v, t in product.uses if v == made]
+        entering = [(v, t) for i in members for v, t in flow.steps[i].uses if flow.maker.get(v) not in members]
+        if len(others) != 1 or not mine or others[0][1].stored_elements != mine[0].stored_elements or not entering:
+            continue
+        (gate, gate_tensor), (up, up_tensor) = entering[0], others[0]
+        if act == "sigmoid":
+            # torch's own GLU: both halves of one tensor.
+            if gate != up or up_tensor.offset >= gate_tensor.offset or _twice(gate_tensor) != _twice(up_tensor):
+                continue
+            name = "GLU"
+        elif gate == up and gate_tensor.offset == up_tensor.offset:
+            continue
+        else:
+            name = "SwiGLU" if act in ("silu", "SiLU") else named["gelu"]
+        yield Spelled(name=name, members=tuple(sorted({*members, product.index})), results=(product.makes[0][0],))
+
+
+def _twice(tensor: Tensor) -> tuple[object, ...]:
+    return (tensor.shape, tensor.strides)
+
+
+def dropouts(flow: Flow) -> Iterator[Spelled]:
+    """Dropout by hand (a random mask, a product), and dropout, by hand or not, with the residual added to it."""
+    for step in flow.steps:
+        if step.kind != "random" or step.op.phase != "forward" or library_step(step) or not step.makes:
+            continue
+        members = {step.index}
+        end: Step | None = step
+        by_hand = op_root(step.op) != "native_dropout"
+        if by_hand:
+            end = _masked(flow, step, members)
+        if end is None or not end.makes:
+            continue
+        masks = tuple(v for v, _ in end.makes[1:]) if not by_hand else ()
+        after = _only_reader(flow, end)
+        made = end.makes[0]
+        residual = (
+            after is not None and op_root(after.op) == "add" and len(after.uses) == 2 and after.makes
+            and all(t.stored_elements == made[1].stored_elements for _, t in after.uses)
+        )  # fmt: skip
+        if residual and after is not None:
+            results = (after.makes[0][0], *masks)
+            yield Spelled(name="dropout and residual", members=tuple(sorted({*members, after.index})), results=results)
+        elif by_hand:
+            yield Spelled(name="dropout", members=tuple(sorted(members)), results=(made[0],))
+
+
+_OF_MASK = frozenset(
+    {"gt", "lt", "ge", "le", "bernoulli", "_to_copy", "to", "div", "mul", "logical_not", "bitwise_not"}
+)
+
+
+def _masked(flow: Flow, step: Step, members: set[int]) -> Step | None:
+    """The last step of ``x * (rand_like(x) > p) / (1 - p)``; ``None`` where the noise goes anywhere else."""
+    size = step.makes[0][1].numel
+    compared = op_root(step.op) == "bernoulli"
+    for _ in range(5):
+        after = _only_reader(flow, step)
+        if after is None or not after.makes or after.makes[0][1].numel != size or size <= 1:
+            return None
+        compared = compared or op_root(after.op) in ("gt", "lt", "ge", "le", "bernoulli")
+        large = [t for t in after.op.inputs if t.numel > 1]
+        if op_root(after.op) in ("mul", "where", "masked_fill") and len(large) >= 2 and compared:
+            members.add(after.index)
+            scaled = _only_reader(flow, after)
+            if scaled is not None and op_root(scaled.op) in ("div", "mul") and _by_number(scaled):
+                members.add(scaled.index)
+                return scaled
+            made = step.makes[0][0]
+            operand = next((v for v, _ in after.uses if v != made), None)
+            before = None if operand is None else maker_of(flow, operand)
+            scales = before is not None and op_root(before.op) in ("div", "mul") and _by_number(before)
+            scaled_mask = any(op_root(flow.steps[i].op) in ("div", "mul") for i in members - {after.index})
+            return after if scales or scaled_mask else None
+        if op_root(after.op) not in _OF_MASK or len(large) != 1:
+            return None
+        members.add(after.index)
+        step = after
+    return None
+
+
+def _by_number(step: Step) -> bool:
+    return any(number(a) is not None for a in operands(step.op)[1:]) or sum(t.numel > 1 for t in step.op.inputs) == 1
+
+
+def rotary(flow: Flow) -> Iterator[Spelled]:
+    """Rotary embeddings: halves (or neighbours) of a head turned by an angle each."""
+    for step in flow.steps:
+        if step.op.phase != "forward" or library_step(step) or not step.makes:
+            continue
+        members = _complex_turn(flow, step) or _rotated_half(flow, step) or _joined_turns(flow, step)
+        if members is None:
+            continue
+        last = flow.steps[max(members)]
+        yield Spelled(name="rotary embedding", members=tuple(sorted(members)), results=(last.makes[0][0],))
+
+
+def _complex_turn(flow: Flow, step: Step) -> set[int] | None:
+    """``view_as_complex(x.float()) * freqs``, and back to x's dtype: three kernels with the casts."""
+    made = step.makes[0][1]
+    if op_root(step.op) != "mul" or not made.dtype.startswith("complex") or len(step.uses) != 2:
+        return None
+    value, tensor = max(step.uses, key=lambda u: u[1].stored_elements)
+    other = min(t.stored_elements for _, t in step.uses)
+    up = maker_of(flow, value)
+    if other >= tensor.stored_elements or up is None or up.kind != "cast" or len(forward_readers(flow, value)) != 1:
+        return None
+    down = _only_reader(flow, step)
+    members = {up.index, step.index}
+    if down is not None and down.kind == "cast" and down.makes and down.makes[0][1].dtype == up.uses[0][1].dtype:
+        members.add(down.index)
+    return members
+
+
+def _turned(flow: Flow, value: Version) -> tuple[Step, Version, Tensor] | None:
+    """A product with a cosine or sine: the step, and the operand that it turns (the one with more elements)."""
+    step = maker_of(flow, value)
+    if step is None or op_root(step.op) != "mul" or len(step.uses) != 2 or len(forward_readers(flow, value)) != 1:
+        return None
+    operand, tensor = max(step.uses, key=lambda u: u[1].stored_elements)
+    return step, operand, tensor
+
+
+def _rotated_half(flow: Flow, step: Step) -> set[int] | None:
+    """``x * cos + cat(-x2, x1) * sin``."""
+    if op_root(step.op) != "add" or len(step.uses) != 2:
+        return None
+    for (mine, _), (other, _) in (step.uses, step.uses[::-1]):
+        turned, plain = _turned(flow, mine), _turned(flow, other)
+        if turned is None or plain is None:
+            continue
+        join = maker_of(flow, turned[1])
+        if join is None or join.kind != "join" or len(join.uses) != 2 or len(forward_readers(flow, turned[1])) != 1:
+            continue
+        source = plain[1]
+        negated = [maker_of(flow, v) for v, _ in join.uses if v != source]
+        half = negated[0] if len(negated) == 1 else None
+        if half is not None and op_root(half.op) == "neg" and half.uses[0][0] == source:
+            return {step.index, turned[0].index, plain[0].index, join.index, half.index}
+    return None
+
+
+def _joined_turns(flow: Flow, step: Step) -> set[int] | None:
+    """``cat(x1 * cos - x2 * sin, x2 * cos + x1 * sin)`` of two parts of one tensor."""
+    if step.kind != "join" or len(step.uses) != 2:
+        return None
+    members = {step.index}
+    sources: set[Version] = set()
+    names: set[str] = set()
+    for value, _ in step.uses:
+        half = maker_of(flow, value)
+        if half is None or op_root(half.op) not in ("add", "sub") or len(half.uses) != 2:
+            return None
+        turned = [_turned(flow, v) for v, _ in half.uses]
+        found = [t for t in turned if t is not None]
+        if len(found) != 2 or len(forward_readers(flow, value)) != 1:
+            return None
+        if found[0][1] == found[1][1] and found[0][2].offset == found[1][2].offset:
+            return None
+        sources |= {t[1] for t in found}
+        names.add(op_root(half.op))
+        members |= {half.index, *(t[0].index for t in found)}
+    return members if len(sources) == 1 and names == {"add", "sub"} else None
