@@ -82,3 +82,13 @@ def test_a_recompiled_sequential_names_the_users_line(tmp_path: Path, monkeypatc
     assert found.location is not None
     assert (Path(found.location.file).name, found.location.line) == ("script.py", 5)
     assert "Sequential" in found.message
+
+
+def test_cuda_in_compiled_code_is_the_target(tmp_path: Path) -> None:
+    from fusionaudit.capture.function import capture_function
+    from fusionaudit.pipeline import audit as audit_capture
+
+    capture_function(lambda x: (x.cuda() + 1).sin(), (torch.randn(8, 64),), {}, target="h100", folder=tmp_path / "c")
+    document = audit_capture(tmp_path / "c").document
+    (compiled,) = (p for p in document["passes"] if p["name"] == "compiled")
+    assert [k["ops"] for k in compiled["kernels"]] == [["aten.add", "aten.sin"]]

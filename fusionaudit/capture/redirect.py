@@ -186,6 +186,8 @@ def redirect_tensors(patches: Patches, tensors: GpuTensors, without_values: With
     @functools.wraps(base_to)
     def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if type(self) not in _PLAIN or tracing():
+            if type(kwargs.get("device")) is int:  # of `.cuda()` in traced code: a number needs an accelerator
+                kwargs["device"] = torch.device("cuda", kwargs["device"])
             return base_to(self, *args, **kwargs)  # type: ignore[no-any-return]
         other = args[0] if args and isinstance(args[0], torch.Tensor) else kwargs.get("other")
         if other is not None:
