@@ -97,11 +97,10 @@ def run(
     Options go before SCRIPT; everything after it belongs to the script.
     """
     from fusionaudit import pipeline
-    from fusionaudit.capture.session import run_capture
 
     config = _config()
     options = run_options(machine_output=fmt != "console", **given)
-    capture = run_capture(options)
+    capture = pipeline.capture_script(options)
     result = pipeline.audit(capture, config=config, fail_on=fail_on)
     document = result.document
     if verify or (verify is None and document["engine"] in ("nsys", "kineto")):

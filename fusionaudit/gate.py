@@ -17,7 +17,7 @@ from fusionaudit.figures import counted
 from fusionaudit.files import write_whole
 from fusionaudit.groups import Lock, lock_of
 from fusionaudit.limits import Limits
-from fusionaudit.pipeline import analyze, audit
+from fusionaudit.pipeline import analyze, audit, capture_script
 from fusionaudit.report.document import Document
 from fusionaudit.store import AUDIT_DB, load
 
@@ -43,13 +43,11 @@ def audited(options: RunOptions, config: Config | None = None) -> Document:
 
     Where ``options.script`` is an audit or a capture folder, that is taken instead and nothing is run.
     """
-    from fusionaudit.capture.session import run_capture
-
     given = Path(options.script) if options.script else None
     if given is not None and (given.is_dir() or given.name == AUDIT_DB):
         return document_from(given, config)
     with _folder(options.out) as folder:
-        captured = run_capture(replace(options, out=folder))
+        captured = capture_script(replace(options, out=folder))
         return audit(captured, config=config).document
 
 

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fusionaudit import __version__
 from fusionaudit.capture.manifest import MANIFEST, read_manifest
@@ -25,6 +25,9 @@ from fusionaudit.rules.fa201 import idle_notes
 from fusionaudit.rules.sums import raise_sums
 from fusionaudit.store import AUDIT_DB, save
 from fusionaudit.suppressions import apply_suppressions, suppressed_lines
+
+if TYPE_CHECKING:
+    from fusionaudit.capture.session import RunOptions
 
 _CONTEXT_LINES = 3
 _COMPILING = re.compile(r"\btorch\.compile\b|\bmark_dynamic\b|\bdynamic\s*=")
@@ -141,6 +144,18 @@ def audit(
     return audit_program(build_program(capture), config=config, fail_on=fail_on, capture=capture, out=out or capture)
 
 
+def capture_script(options: RunOptions) -> Path:
+    """Run the script in its passes; no further pass where the first one shows that nothing can be judged."""
+    from fusionaudit.capture.session import run_capture
+
+    return run_capture(replace(options, goes_on=_can_be_judged) if options.shapes_only else options)
+
+
+def _can_be_judged(capture: Path) -> bool:
+    program = build_program(capture)
+    return not any(n.kind == "stopped" and n.blocks for p in program.passes for n in p.notes)
+
+
 def run(
     script: str | None = None,
     arguments: Sequence[str] = (),
@@ -153,9 +168,9 @@ def run(
 
     >>> fusionaudit.run("train.py", engine="deviceless", target="h100")  # doctest: +SKIP
     """
-    from fusionaudit.capture.session import RunOptions, run_capture
+    from fusionaudit.capture.session import RunOptions
 
-    capture = run_capture(RunOptions(script=script, arguments=tuple(arguments), **options))
+    capture = capture_script(RunOptions(script=script, arguments=tuple(arguments), **options))
     return audit(capture, config=config, fail_on=fail_on)
 
 

@@ -248,8 +248,7 @@ def _where(place: Location) -> str:
 
 def sweep_script(options: RunOptions, variants: Sequence[Variant], *, config: Config | None = None) -> SweepResult:
     """Capture and audit the script once a variant, each in a folder of its own below ``options.out``."""
-    from fusionaudit.capture.session import run_capture
-    from fusionaudit.pipeline import audit
+    from fusionaudit.pipeline import audit, capture_script
 
     top = options.out or Path.cwd() / "fusionaudit-sweep"
     numbers = {variant: number for number, variant in enumerate(variants, start=1)}
@@ -257,7 +256,7 @@ def sweep_script(options: RunOptions, variants: Sequence[Variant], *, config: Co
     def run(variant: Variant) -> Document:
         words = re.sub(r"[^A-Za-z0-9.=]+", "-", variant.label)[:80]
         folder = top / f"{numbers[variant]}-{words}"
-        captured = run_capture(replace(options, out=folder, variant=variant.to_json()))
+        captured = capture_script(replace(options, out=folder, variant=variant.to_json()))
         return audit(captured, config=config).document
 
     return sweep(run, variants)

@@ -41,7 +41,7 @@ def audit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, **options:
     monkeypatch.setattr(session, "run_child", here)
     script = tmp_path / "script.py"
     script.write_text(code)
-    capture = session.run_capture(
+    capture = pipeline.capture_script(
         session.RunOptions(
             script=str(script), out=tmp_path / "capture", engine="deviceless", target="h200",
             quiet=True, **options,

@@ -77,7 +77,7 @@ def test_deviceless_names_no_measured_time() -> None:
 def test_blocking_note_is_the_verdict() -> None:
     document = sum_abs()
     document["notes"].append({"kind": "warm-cache", "text": "the log shows a cache hit", "blocks": True, "remedy": "x"})
-    assert printed(document).startswith("? Cannot judge: the log shows a cache hit")
+    assert printed(document).startswith("? Cannot judge: the log shows a cache hit; to do: x\n")
 
 
 def test_no_kernels_and_no_findings() -> None:

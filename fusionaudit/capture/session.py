@@ -34,8 +34,8 @@ class RunOptions:
 
     ``passes`` empty: all that the engine makes; ``clean`` stands for itself and ``clean_eager``. ``steps`` and
     ``warmup`` go to the manifest for the analysis. ``target`` names the GPU of the deviceless engine. With
-    ``machine_output`` the script's stdout goes to stderr. ``variant`` is what a sweep
-    changes. ``progress`` gets one line at a time.
+    ``machine_output`` the script's stdout goes to stderr. ``variant`` is what a sweep changes. ``progress`` gets one
+    line at a time. ``goes_on`` is asked after the eager pass whether more are worth their time.
     """
 
     script: str | None = None
@@ -55,6 +55,7 @@ class RunOptions:
     machine_output: bool = False
     variant: dict[str, Any] | None = None
     progress: Callable[[str], None] | None = None
+    goes_on: Callable[[Path], bool] = lambda _: True
 
 
 @dataclass
@@ -127,7 +128,7 @@ def run_capture(options: RunOptions) -> Path:
             # The eager form was seen to run: its times are worth having where the compiled one fails.
             if whole or name == "clean_eager":
                 whole = _run_pass(session, name, first=not session.passes) and whole
-            if name == "eager" and not whole:
+            if name == "eager" and not (whole and options.goes_on(folder)):
                 break
         session.write()
     except OSError as error:

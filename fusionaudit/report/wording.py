@@ -223,7 +223,8 @@ def verdict(document: Document) -> tuple[str, str]:
 def _verdict(document: Document) -> tuple[str, str]:
     blocking = [n for n in document["notes"] if n.get("blocks")]
     if blocking:
-        return "blocked", f"Cannot judge: {plain(blocking[0]['text'])}"
+        remedy = plain(blocking[0].get("remedy") or "")
+        return "blocked", f"Cannot judge: {plain(blocking[0]['text'])}" + (f"; to do: {remedy}" if remedy else "")
     if not any(p["kernels"] for p in document["passes"]):
         return "blocked", "Nothing to judge: no kernel was recorded"
     open_findings = [f for f in document["findings"] if not refuted(f)]
