@@ -186,7 +186,8 @@ def build_program(folder: Path) -> Program:
 
 def _missing(manifest: Manifest, passes: Sequence[Pass]) -> list[Note]:
     """Notes on the passes that a comparison would need and that were not asked for."""
-    if any(p.name == "eager" and (p.returncode or p.error) for p in manifest.passes):  # it ended the capture
+    ended = any(p.name == "eager" and (p.returncode or p.error) for p in manifest.passes)
+    if ended or any(n.blocks and n.kind == "stopped" for p in passes for n in p.notes):  # that ended the capture
         return []
     have, tried = {p.name for p in passes}, {p.name for p in manifest.passes}
     return [
