@@ -54,10 +54,22 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Op, ..
     log = read_oplog(folder / "ops.jsonl")
     lines = {name: inspect.getsourcelines(function) for name, (function, _, _) in spellings.CASES.items()}
     spans = {name: range(first, first + len(text)) for name, (text, first) in lines.items()}
-    return {
-        name: tuple(r for r in log.records if isinstance(r, Op) and r.location is not None and r.location.line in span)
-        for name, span in spans.items()
-    }
+    shared = inspect.getsourcelines(spellings.gradients)
+    spans["gradients"] = range(shared[1], shared[1] + len(shared[0]))
+    ops = [r for r in log.records if isinstance(r, Op) and r.location is not None]
+    found = {name: [op for op in ops if op.location.line in span] for name, span in spans.items()}
+    for name, mine in found.items():
+        if name in spellings.LOOPS and mine:
+            # The gradients that were made for this function, and those only.
+            before = [op for op in found["gradients"] if op.id < mine[0].id]
+            mine[:0] = before[-len(before) // max(1, _runs(before)) :]
+    return {name: tuple(mine) for name, mine in found.items()}
+
+
+def _runs(ops: Sequence[Op]) -> int:
+    """How often the function ran that these ops are of."""
+    first = ops[0].name if ops else ""
+    return sum(op.name == first and op.phase == "forward" for op in ops) // len(spellings.PARAMETERS)
 
 
 def findings(ops: Sequence[Op]) -> list[Finding]:
@@ -67,7 +79,8 @@ def findings(ops: Sequence[Op]) -> list[Finding]:
 
 def calls(found: list[Finding]) -> list[Finding]:
     """Those that name a library's call."""
-    return [f for f in found if "library" in f.evidence]
+    named = {call for _, call, _ in spellings.CASES.values() if call is not None}
+    return [f for f in found if "library" in f.evidence or any(call in f.remedy for call in named)]
 
 
 def marked(name: str) -> int:
@@ -79,15 +92,14 @@ def marked(name: str) -> int:
 def test_the_call_is_named_at_its_line(name: str, recorded: dict[str, tuple[Op, ...]]) -> None:
     _, call, grad = spellings.CASES[name]
     found = findings(recorded[name])
-    forward = [f for f in calls(found) if f.key == "forward"]
+    forward = [f for f in calls(found) if f.key != "backward" and f.reason is None]
     assert [f.location and f.location.line for f in forward] == [marked(name)], [(f.message, f.remedy) for f in found]
     (finding,) = forward
     assert call is not None
     assert call in finding.remedy
-    assert finding.reason is None
-    assert finding.avoidable_bytes is not None
-    assert finding.avoidable_bytes >= 0
-    assert finding.evidence["minimum_bytes"] <= finding.evidence["global_bytes"]
+    if finding.rule != "FA106":
+        assert finding.avoidable_bytes is not None
+        assert finding.evidence["global_bytes"] - finding.evidence["minimum_bytes"] == finding.avoidable_bytes > 0
     backward = [f for f in calls(found) if f.key == "backward"]
     assert all(f"in the backward of line {marked(name)}" in f.message and call in f.remedy for f in backward)
     assert len(backward) <= int(grad)
@@ -96,3 +108,40 @@ def test_the_call_is_named_at_its_line(name: str, recorded: dict[str, tuple[Op, 
 @pytest.mark.parametrize("name", SILENT)
 def test_who_uses_the_call_is_left_alone(name: str, recorded: dict[str, tuple[Op, ...]]) -> None:
     assert not [(f.message, f.remedy) for f in calls(findings(recorded[name]))]
+
+
+def one(name: str, recorded: dict[str, tuple[Op, ...]], rule: str, key: str = "forward") -> Finding:
+    (finding,) = [f for f in findings(recorded[name]) if f.rule == rule and f.key == key]
+    return finding
+
+
+def test_the_bytes_are_those_of_the_call(recorded: dict[str, tuple[Op, ...]]) -> None:
+    rows, heads, scores = (4 * t.numel() for t in (spellings.X, spellings.Q, spellings.CAUSAL))
+    assert one("softmax_amax", recorded, "FA103").evidence["minimum_bytes"] == 2 * rows
+    attention = one("attention_nanogpt", recorded, "FA103")
+    assert attention.evidence["minimum_bytes"] == 4 * heads + scores // 4  # q, k, v, the result and a bool mask
+    loss = one("entropy_one_hot", recorded, "FA103")
+    assert 3 * rows <= loss.evidence["minimum_bytes"] <= 3 * rows + 8  # logits, one-hot target, log-probabilities
+
+
+def test_an_activation_by_hand_after_a_linear_is_not_its_epilogue(recorded: dict[str, tuple[Op, ...]]) -> None:
+    """Nine kernels that move 22 times the linear's result, where GELU moves it twice; the epilogue would save its
+    write and read, but backward needs it."""
+    one_tensor = 4 * spellings.X.numel() * 4
+    gelu = one("gelu_tanh_after_a_linear", recorded, "FA101")
+    assert gelu.severity == "warning"
+    assert (gelu.evidence["global_bytes"], gelu.avoidable_bytes) == (22 * one_tensor, 20 * one_tensor)
+    epilogue = one("gelu_tanh_after_a_linear", recorded, "FA104")
+    assert (epilogue.severity, epilogue.avoidable_bytes) == ("info", one_tensor)
+    backward = one("gelu_tanh_after_a_linear", recorded, "FA101", "backward")
+    assert backward.evidence["minimum_bytes"] == 3 * one_tensor  # both gradients and the input
+
+
+def test_a_loop_by_hand_saves_what_one_pass_over_the_tensors_saves(recorded: dict[str, tuple[Op, ...]]) -> None:
+    """p -= lr * p.grad: 5 values a parameter (two kernels), 3 in one."""
+    values = sum(4 * p.numel() for p in spellings.PARAMETERS)
+    loop = one("sgd_minus", recorded, "FA106")
+    assert loop.avoidable_bytes == 2 * values
+    assert loop.evidence["tensors"] == 9
+    (chain,) = [f for f in findings(recorded["sgd_minus"]) if f.rule == "FA101" and f.key == "forward"]
+    assert "p.add_(p.grad, alpha=-lr)" in chain.remedy

@@ -7,12 +7,13 @@ matmul itself; for large ones it disappears beside the FLOPs.
 
 How it is measured: from dataflow; avoidable are the matmul's result written and read in between. Only a separate bias
 add is a warning, because one library call takes it in; activations and residuals are information, since cuBLAS fuses
-few of them and Inductor only tries under max-autotune.
+few of them and Inductor only tries under max-autotune. An activation that is written out by hand is FA101's, with its
+own bytes; what is left here is the matmul's result in between.
 
 When it is wrong: a fused epilogue can slow the matmul down (registers); measure both.
 
-What to do: torch.addmm or nn.Linear(bias=True) for the bias; torch._addmm_activation for bias with ReLU or GELU;
-torch.compile(mode="max-autotune") for others.
+What to do: torch.addmm or nn.Linear(bias=True) for the bias; torch._addmm_activation for bias with ReLU or GELU, where
+no gradient is wanted (it has none); torch.compile(mode="max-autotune") for others.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from fusionaudit.figures import times
 from fusionaudit.findings import Finding, Location
 from fusionaudit.inductor.model import CompiledGraph
 from fusionaudit.program.chains import Chain, adds_bias
-from fusionaudit.program.costs import sum_known
+from fusionaudit.program.costs import op_bytes, sum_known
+from fusionaudit.program.dataflow import dataflow
 from fusionaudit.program.model import Kernel, Pass, Program
 from fusionaudit.rules.chain_findings import chain_findings, chains_of, eager_like
 from fusionaudit.rules.fa105 import is_copying
@@ -40,6 +42,8 @@ CODE = "FA104"
 TITLE = "matmul epilogue left as kernels of its own"
 
 _REMEDY = 'torch.compile(mode="max-autotune") can fuse it into a Triton matmul; compare the times'
+_BIAS = "use torch.addmm or nn.Linear(bias=True): the bias is then part of the matmul"
+_TEXT = "work on a matmul's result just after it, which its epilogue could do"
 
 
 def has_loose_bias(by_id: dict[int, Op], chain: Chain) -> bool:
@@ -50,18 +54,64 @@ def has_loose_bias(by_id: dict[int, Op], chain: Chain) -> bool:
     return any(adds_bias(by_id[op_id]) for op_id in chain.op_ids[1:2])
 
 
+def _activation(by_id: dict[int, Op], chain: Chain) -> str | None:
+    """The call for a matmul, its bias and an activation in one kernel, where the chain is just that."""
+    names = roots(chain.ops)
+    biased = names[:1] == ("addmm",) or (has_loose_bias(by_id, chain) and names[0] == "mm")
+    after = names[1:] if names[:1] == ("addmm",) else names[2:]
+    if not biased or after not in (("relu",), ("gelu",)):
+        return None
+    gelu = ", use_gelu=True" if after == ("gelu",) else ""
+    exact = " (GELU by tanh)" if gelu else ""
+    return f"torch._addmm_activation(bias, x, weight.t(){gelu}){exact}, one kernel that has no gradient"
+
+
+def _spelled(p: Pass) -> Iterator[Chain]:
+    """Activations by hand on just what a matmul wrote: the edge between the two."""
+    flow = dataflow(p)
+    of_op = {step.op.id: step for step in flow.steps}
+    for chain in chains_of(p):
+        if chain.library is None or chain.kind != "elementwise" or chain.phase != "forward":
+            continue
+        steps = [of_op[i] for i in chain.op_ids]
+        inside = frozenset(s.index for s in steps)
+        for value, tensor in dict(u for s in steps for u in s.uses).items():
+            made = flow.steps[flow.maker[value]] if value in flow.maker else None
+            if made is None or made.index in inside or made.kind not in ("matmul", "convolution"):
+                continue
+            if tensor.nbytes is None or made.makes[0][1].stored_elements != tensor.stored_elements:
+                continue
+            known = sum_known((*op_bytes(made.op), chain.minimum_bytes))
+            saved = tensor.nbytes * (1 if flow.leaves(value, inside) else 2)
+            yield replace(
+                chain,
+                kind="matmul_epilogue",
+                library=None,
+                op_ids=(made.op.id, *chain.op_ids),
+                ops=(made.op.name, *chain.ops),
+                kernel_ids=(*made.kernels, *steps[-1].kernels),
+                global_bytes=known,
+                minimum_bytes=None if known is None else known - saved,
+            )
+            break
+
+
 def check(program: Program, config: Config) -> Iterator[Finding]:
     """Eager matmul-epilogue groups; Triton kernels that read just an extern matmul's result (compiled, information)."""
     for p in eager_like(program):
         found = [c for c in chains_of(p) if c.kind == "matmul_epilogue" and not is_copying(c)]
         by_id = {op.id: op for op in p.ops}
-        biased = {c.op_ids for c in found if has_loose_bias(by_id, c)}
-        text = "work on a matmul's result just after it, which its epilogue could do"
-        wanted = [(p, [c for c in found if c.op_ids in biased])]
-        remedy = "use torch.addmm or nn.Linear(bias=True): the bias is then part of the matmul"
-        yield from chain_findings(CODE, program, config, wanted, text, remedy)
-        wanted = [(p, [c for c in found if c.op_ids not in biased])]
-        for finding in chain_findings(CODE, program, config, wanted, text, _REMEDY):
+        trained = any(op.phase == "backward" for op in p.ops)
+        groups: dict[tuple[bool, str | None], list[Chain]] = defaultdict(list)
+        for chain in found:
+            groups[has_loose_bias(by_id, chain), None if trained else _activation(by_id, chain)].append(chain)
+        for (biased, call), mine in groups.items():
+            remedy = _BIAS if biased else _REMEDY
+            remedy = remedy if call is None else f"{'use ' if not biased else _BIAS + '; or '}{call}"
+            for finding in chain_findings(CODE, program, config, [(p, mine)], _TEXT, remedy):
+                yield finding if biased else replace(finding, severity="info")
+        text = "work on a matmul's result just after it; beside what FA101 says of them its epilogue could take them in"
+        for finding in chain_findings(CODE, program, config, [(p, list(_spelled(p)))], text, _REMEDY):
             yield replace(finding, severity="info")
     compiled = program.get("compiled")
     if compiled is not None:

@@ -9,10 +9,12 @@ still one kernel for each op, so that AdamW moves 20 values a parameter where th
 7 (parameter, gradient and both moments read, all but the gradient written).
 
 How it is measured: ops of the optimizer phase, or in-place ops and norms from one line, over at least 4 (outside an
-optimizer: 8) different tensors. The saving is their time less that of one launch for each op over all tensors, at the
-bytes that they move anyway. The foreach form: bytes of its kernels against what enters and leaves all of them
-together (dataflow), and their time against that of the fused launches at those bytes; nothing is said below the
-floor of bytes (thresholds.min_bytes). Clipping by foreach needs the norm before it scales, so it has no form with less.
+optimizer: 8) different tensors; lines that run in turns are one loop. The saving is their time less that of one launch
+for each op over all tensors, at the bytes that they move anyway, or less that of one pass over the tensors where one
+call does it all (SGD, Adam, a moving average: told by the ops and their scalars). The foreach form: bytes of its
+kernels against what enters and leaves all of them together (dataflow), and their time against that of the fused
+launches at those bytes; nothing is said below the floor of bytes (thresholds.min_bytes). Clipping by foreach needs the
+norm before it scales, so it has no form with less.
 
 When it is wrong: foreach needs memory for its intermediates (about one copy of the parameters); with few large
 tensors a loop is as fast. fused=True cannot be differentiated through, and rounds once where foreach rounds after
@@ -28,9 +30,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from fusionaudit.config import Config
+from fusionaudit.device import Device
 from fusionaudit.figures import counted
 from fusionaudit.findings import Finding
+from fusionaudit.program.chains import moved_bytes
 from fusionaudit.program.costs import op_bytes, sum_known
+from fusionaudit.program.dataflow import dataflow
 from fusionaudit.program.model import Pass, Program
 from fusionaudit.rules.chain_findings import eager_like
 from fusionaudit.rules.fused_optimizers import ForeachStep, foreach_steps
@@ -45,8 +50,8 @@ from fusionaudit.rules.judging import (
     short,
     worth,
 )
-from fusionaudit.rules.library_ops import CLIP, optimizer_form, roots
 from fusionaudit.rules.repeats import Loop, loops
+from fusionaudit.rules.update_calls import UpdateCall, update_call
 
 CODE = "FA106"
 TITLE = "per-parameter loop with a foreach or fused form"
@@ -55,9 +60,9 @@ TITLE = "per-parameter loop with a foreach or fused form"
 def check(program: Program, config: Config) -> Iterator[Finding]:
     """One finding for each loop, and for each optimizer whose foreach kernels one fused kernel does."""
     for p in eager_like(program):
-        for loop in loops(program, p, config):
-            if loop.kind == "parameters":
-                yield _finding(program, p, config, loop)
+        found = [loop for loop in loops(program, p, config) if loop.kind == "parameters"]
+        for loop in found:
+            yield _finding(program, p, config, loop, update_call(loop, found))
         for step in foreach_steps(program, p):
             # A compiled optimizer is fused already.
             if not compiled_away(program, p, step.ops):
@@ -113,31 +118,30 @@ def _foreach_finding(program: Program, p: Pass, config: Config, step: ForeachSte
     )
 
 
-def replacement(loop: Loop) -> str:
-    """The call that does the whole loop in a few launches."""
-    names = set(roots(loop.names))
-    if loop.phase == "optimizer":
-        return optimizer_form(None if loop.location is None else loop.location.library)
-    if names & {"norm", "linalg_vector_norm"}:
-        return CLIP
-    if "lerp" in names or {"mul", "add"} <= names:
-        return "torch._foreach_lerp_(averages, values, 1 - decay)"
-    return "torch._foreach_* over the list of tensors"
-
-
-def _finding(program: Program, p: Pass, config: Config, loop: Loop) -> Finding:
-    kernels = {k: kernel for kernel in p.kernels for k in kernel.ops}
-    mine = [kernels[op.id] for op in loop.ops if op.id in kernels]
-    now = sum_known(kernel_ns(k, program.device) for k in mine)
+def _calls_ns(device: Device, loop: Loop) -> list[int]:
+    """Time of each op over all tensors at once, at the bytes that it moves anyway."""
     by_name: dict[str, list[int | None]] = defaultdict(list)
     for op in loop.ops:
         by_name[op.name] += op_bytes(op)
-    saving = None
+    return [max(device.transfer_ns(sum_known(moved)) or 0, device.launch_ns) for moved in by_name.values()]
+
+
+def _finding(program: Program, p: Pass, config: Config, loop: Loop, update: UpdateCall) -> Finding:
+    kernels = {k: kernel for kernel in p.kernels for k in kernel.ops}
+    mine = [kernels[op.id] for op in loop.ops if op.id in kernels]
+    now = sum_known(kernel_ns(k, program.device) for k in mine)
+    saving, avoidable = None, None
     if now is not None and program.device is not None:
-        device = program.device
-        after = [max(device.transfer_ns(sum_known(moved)) or 0, device.launch_ns) for moved in by_name.values()]
-        saving = max(0, now - sum(after))
-    judged = worth(program, p, config, saving_ns=saving, avoidable_bytes=None)
+        saving = max(0, now - sum(_calls_ns(program.device, loop)))
+    if update.whole:
+        flow = dataflow(p)
+        wanted = {op.id for op in loop.ops}
+        moved, least = moved_bytes(flow, [s.index for s in flow.steps if s.op.id in wanted])
+        avoidable = None if moved is None or least is None else max(0, moved - least)
+        after = merged_ns(p, program.device, mine, least)
+        if now is not None and after is not None:
+            saving = max(saving or 0, now - after)
+    judged = worth(program, p, config, saving_ns=saving, avoidable_bytes=avoidable)
     launches = len(loop.ops)
     share = launches / max(1, len(p.kernels))
     severity = judged.severity
@@ -150,12 +154,12 @@ def _finding(program: Program, p: Pass, config: Config, loop: Loop) -> Finding:
         reason = "torch.compile in the script already takes this loop into one graph"
     elif outside:
         reason = "outside what the script compiles"
-    call = replacement(loop)
     message = f"{launches} launches a step go through {loop.turns} tensors one by one ({short(loop.names)})"
     if saving:
         message += (
             f"; together they would save about {human_time(saving)} on the GPU and {launches} launches on the host"
         )
+        message += f" ({human_bytes(avoidable)} a step need not move)" if avoidable else ""
     return Finding(
         rule=CODE,
         pass_name=p.name,
@@ -165,11 +169,11 @@ def _finding(program: Program, p: Pass, config: Config, loop: Loop) -> Finding:
         op_ids=tuple(op.id for op in loop.ops),
         kernel_ids=tuple(k.id for k in mine),
         location=loop.location,
-        avoidable_bytes=None,
+        avoidable_bytes=avoidable or None,
         saving_ns=saving,
         basis=None if saving is None else pass_basis(p),
         reason=reason,
-        remedy=f"use {call}",
+        remedy=f"use {update.call}",
         evidence={"tensors": loop.turns, "launches": launches, "share_of_launches": round(share, 4)},
         key=loop.phase,
     )

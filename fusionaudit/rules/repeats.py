@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from fusionaudit.config import Config
 from fusionaudit.findings import Location
@@ -21,7 +22,10 @@ _LOOPED = {"pointwise", "cast", "copy", "fill", "random", "reduction"}
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
-    """Ops of one loop: ``kind`` parameters or recurrence, how many turns, and the ops of the whole loop in order."""
+    """Ops of one loop: ``kind`` parameters or recurrence, how many turns, and the ops of the whole loop in order.
+
+    ``gradients``: it reads gradients of this step; ``writes``: the storages that it updates in place.
+    """
 
     kind: str
     turns: int
@@ -29,6 +33,8 @@ class Loop:
     names: tuple[str, ...]
     location: Location | None
     phase: str
+    gradients: bool = False
+    writes: frozenset[str] = frozenset()
 
 
 _memo: list[tuple[Pass, Config, tuple[Loop, ...]]] = []
@@ -53,12 +59,15 @@ def claimed_ops(program: Program, p: Pass, config: Config) -> frozenset[int]:
 def parameter_loops(p: Pass) -> tuple[Loop, ...]:
     """Elementwise and norm work done tensor by tensor: in an optimizer, in place on parameters, or on gradients.
 
-    Grouped by line; the same op has to run on several storages that no forward op of this step wrote (so an in-place
-    activation in each layer is none).
+    Grouped by line, and lines that take turns together; the same op has to run on several storages that no forward op
+    of this step wrote (so an in-place activation in each layer is none).
     """
     by_line: dict[tuple[object, ...], list[Op]] = defaultdict(list)
+    simple: list[Op] = []
+    heavy: list[int] = []
     activations: set[str] = set()
     gradients: set[str] = set()
+    from_gradient: set[int] = set()
     for op in p.ops:
         if category(op) is None:
             continue
@@ -70,38 +79,92 @@ def parameter_loops(p: Pass) -> tuple[Loop, ...]:
         optimizer = op.phase == "optimizer"
         updates = 0 in op.mutated and target is not None and target not in activations
         measures = kind == "reduction" and target is not None and target not in activations
-        on_gradient = target in gradients
+        on_gradient = kind in _LOOPED and any(t.storage in gradients for t in op.inputs)
         if on_gradient:
+            from_gradient.add(op.id)
             # What is made from a gradient (its absolute values, say) goes on being per-parameter work.
-            gradients.update(t.storage for t in op.outputs if t.storage is not None)
-        if kind in _LOOPED and (optimizer or updates or measures or on_gradient):
-            where = op.location and (op.location.file, op.location.line)
-            by_line[(op.phase, where)].append(op)
+            gradients.update(t.storage for t in op.outputs if t.storage is not None and not op.mutated)
+        where: tuple[object, ...] = (op.phase, op.location and (op.location.file, op.location.line))
+        if kind in ("matmul", "convolution", "attention"):
+            heavy.append(op.id)
+        elif kind in _LOOPED:
+            simple.append(op)
+            if optimizer or updates or measures or on_gradient:
+                by_line[where].append(op)
         if op.phase == "forward" and not on_gradient:
             activations.update(t.storage for t in op.outputs if t.storage is not None and t.storage != target)
-    out = []
-    for (phase, _), ops in by_line.items():
+    found: list[Loop] = []
+    for place, ops in by_line.items():
         touched: dict[str, set[str]] = defaultdict(set)
         for op in ops:
             for tensor in op.inputs[:1]:
                 if tensor.storage is not None and tensor.numel > 1:
                     touched[op.name].add(tensor.storage)
-        least = _MANY_PARAMETERS if phase == "optimizer" else 2 * _MANY_PARAMETERS
+        least = _MANY_PARAMETERS if place[0] == "optimizer" else 2 * _MANY_PARAMETERS
         looped = {name for name, storages in touched.items() if len(storages) >= least}
-        mine = tuple(op for op in ops if op.name in looped)
-        if not mine:
-            continue
-        out.append(
-            Loop(
-                kind="parameters",
-                turns=max(len(touched[name]) for name in looped),
-                ops=mine,
-                names=tuple(dict.fromkeys(op.name for op in mine)),
-                location=mine[0].location,
-                phase=str(phase),
-            )
-        )
-    return tuple(out)
+        own = [op for op in ops if op.name in looped]
+        if own:
+            found.append(_parameter_loop(own, statistics.mode(len(touched[n]) for n in touched if n in looped)))
+    return tuple(
+        replace(whole, gradients=any(op.id in from_gradient for op in whole.ops))
+        for loop in _taking_turns(found)
+        for whole in [_with_feeding(loop, simple, heavy)]
+    )
+
+
+def _with_feeding(loop: Loop, simple: Sequence[Op], heavy: Sequence[int]) -> Loop:
+    """With the ops of its turns that make what these read: ``e.copy_(d * e + (1 - d) * p)``, Adam's roots.
+
+    Where nothing but elementwise work runs in the meantime: layers of a model are no turns of a loop.
+    """
+    first, last = loop.ops[0].id, loop.ops[-1].id
+    if any(first < i < last for i in heavy):
+        return loop
+    members = {op.id for op in loop.ops}
+    wanted = {t.storage for op in loop.ops for t in op.inputs if t.numel > 1}
+    for op in reversed([op for op in simple if first - len(members) <= op.id <= last and op.phase == loop.phase]):
+        if op.id in members or (_near(op, loop) and any(t.storage in wanted and t.numel > 1 for t in op.outputs)):
+            members.add(op.id)
+            wanted.update(t.storage for t in op.inputs)
+    ops = [op for op in simple if op.id in members]
+    return loop if len(ops) == len(loop.ops) else _parameter_loop(ops, loop.turns)
+
+
+def _near(op: Op, loop: Loop) -> bool:
+    """In the function of the loop, on its lines or between them."""
+    places = [o.location for o in loop.ops if o.location is not None]
+    at = op.location
+    if at is None or not places or (at.file, at.function) != (places[0].file, places[0].function):
+        return False
+    lines = [place.line for place in places]
+    return min(lines) <= at.line <= max(lines)
+
+
+def _parameter_loop(ops: Sequence[Op], turns: int) -> Loop:
+    return Loop(
+        kind="parameters",
+        turns=turns,
+        ops=tuple(ops),
+        names=tuple(dict.fromkeys(op.name for op in ops)),
+        location=ops[0].location,
+        phase=str(ops[0].phase),
+        writes=frozenset(s for op in ops for i in op.mutated if (s := op.inputs[i].storage) is not None),
+    )
+
+
+def _taking_turns(found: Sequence[Loop]) -> Iterator[Loop]:
+    """Loops of lines that run in turns are one loop over the same tensors."""
+    together: list[Loop] = []
+    for loop in sorted(found, key=lambda one: one.ops[0].id):
+        last = together[-1] if together else None
+        function = loop.location and (loop.location.file, loop.location.function)
+        same = last is not None and last.location and (last.location.file, last.location.function) == function
+        if last is not None and same and last.phase == loop.phase and loop.ops[0].id < last.ops[-1].id:
+            ops = sorted((*last.ops, *loop.ops), key=lambda op: op.id)
+            together[-1] = _parameter_loop(ops, max(last.turns, loop.turns))
+        else:
+            together.append(loop)
+    yield from together
 
 
 def _loop_key(op: Op) -> tuple[object, ...]:
