@@ -57,16 +57,18 @@ def test_no_file_without_inductor(tmp_path, monkeypatch):
 )
 def test_a_kernel_takes_the_figure_of_its_registers(figures, expected):
     resources = {"kernels": {"triton_poi_fused_add_0": [{"registers": r, "local_bytes": b} for r, b in figures]}}
-    (kernel,) = with_local_memory(spread(255), resources).kernels
-    assert kernel.local_memory_bytes == expected
+    told = with_local_memory(spread(255), resources)
+    assert told.kernels[0].local_memory_bytes == expected
+    assert ["not known whether they spill" in n.text for n in told.notes] == [True] * (expected is None)
 
 
 def test_what_the_trace_tells_stays():
     resources = {"kernels": {"triton_poi_fused_add_0": [{"registers": 255, "local_bytes": 64}]}}
-    (kernel,) = with_local_memory(spread(255, local=0), resources).kernels
-    assert kernel.local_memory_bytes == 0
+    (kernel,) = with_local_memory(spread(255, local=16), resources).kernels
+    assert kernel.local_memory_bytes == 16
 
 
 def test_a_damaged_file_tells_nothing():
-    (kernel,) = with_local_memory(spread(255), {"kernels": {"triton_poi_fused_add_0": 3}}).kernels
-    assert kernel.local_memory_bytes is None
+    told = with_local_memory(spread(255), {"kernels": {"triton_poi_fused_add_0": 3}})
+    assert told.kernels[0].local_memory_bytes is None
+    assert len(told.notes) == 1

@@ -178,7 +178,7 @@ def build_program(folder: Path) -> Program:
     return Program(
         engine=manifest.engine,
         device=device,
-        passes=tuple(passes),
+        passes=tuple(replace(p, device=device) for p in passes),
         environment=manifest.environment,
         notes=tuple(notes),
     )
@@ -217,6 +217,7 @@ def import_program(
         try:
             trace = load_trace(path)
             built = measured_pass("imported", "import", trace, None, log, warmup=warmup, steps=steps)
+            built = with_local_memory(built, {})
         except DAMAGE as problem:
             raise damaged(str(path), problem) from None
         fit = log_notes(built, log, path.name, trace.device)
@@ -229,4 +230,5 @@ def import_program(
         text = f"{inductor_log}: none of the log's graphs ran in what was recorded"
         remedy = "give the log of the same run, or leave --inductor-log out"
         notes = [Note(kind="log-mismatch", text=text, remedy=remedy, blocks=True)]
-    return Program(engine="import", device=device, passes=tuple(passes), notes=tuple(notes))
+    placed = tuple(replace(p, device=device) for p in passes)
+    return Program(engine="import", device=device, passes=placed, notes=tuple(notes))

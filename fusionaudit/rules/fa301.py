@@ -7,10 +7,11 @@ Why it costs: each spilled value is a store and a load for every thread. Mixed-o
 after node cost 6.3 ms a step on a small transformer (pytorch 179423).
 
 How it is measured: from ptxas (`-v`: bytes of spill stores and loads of the kernel at its configuration), or from the
-trace (local memory a thread) for kernels that were launched. A kernel counts from 32 bytes a thread on: 8 values.
+driver (local memory a thread of the kernels that the audited process had loaded; no trace tells it). A kernel counts
+from 32 bytes a thread on: 8 values.
 
-When it is wrong: a few spilled bytes outside the loop cost nothing. Local memory that a trace shows may be a stack
-array instead of spills.
+When it is wrong: a few spilled bytes outside the loop cost nothing. Local memory may be a stack array instead of
+spills.
 
 What to do: split the region with a graph break or torch._dynamo.disable at the place that the lines show; lower
 torch._inductor.config.realize_reads_threshold or max_fusion_size; for mixed-order reductions turn off
@@ -36,7 +37,7 @@ _LEAST_BYTES = 32
 
 
 def spilled_bytes(kernel: Kernel) -> int | None:
-    """Bytes a thread that the kernel keeps in local memory; ptxas knows spills, a trace only local memory."""
+    """Bytes a thread that the kernel keeps in local memory; ptxas knows spills, the driver only local memory."""
     return kernel.spill_bytes if kernel.spill_bytes is not None else kernel.local_memory_bytes
 
 

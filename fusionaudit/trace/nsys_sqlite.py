@@ -182,7 +182,9 @@ def _activity(r: Row, call: Call | None, context: Context, leads: bool) -> Activ
         thread=None if call is None else call.tid & ~_PROCESS,
         bytes=r.bytes, copy_kind=copy, grid=_triple(r.grid) if is_kernel else None,
         block=_triple(r.block) if is_kernel else None, registers=r.registers, static_shared_bytes=r.static_shared,
-        dynamic_shared_bytes=r.dynamic_shared, local_bytes_per_thread=r.local, graph_node=r.node, op=context.op,
+        dynamic_shared_bytes=r.dynamic_shared,
+        local_bytes_per_thread=r.local or None,  # CUPTI writes 0 for kernels that spill, too
+        graph_node=r.node, op=context.op,
         graph_call=context.graph_call, graph_call_id=context.graph_call_id, region=context.region, step=context.step,
         compiling=context.compiling,
     )  # fmt: skip
