@@ -88,6 +88,14 @@ class FusionAudit:
         if not any(wanted <= {_base(op) for op in kernel["ops"]} for kernel in self.kernels):
             pytest.fail(f"no kernel does {' + '.join(sorted(wanted))} together\n{self.describe()}", pytrace=False)
 
+    def assert_declared(self) -> None:
+        """Every ``fusionaudit.expect`` of the function holds; the fixture has looked already."""
+        __tracebackhide__ = True
+        broken = [f for f in self.findings if f["rule"] == "FA116" and f["severity"] == "error"]
+        if broken:
+            told = [_declared(f) for f in broken]
+            pytest.fail("\n".join([*told, self.describe()]), pytrace=False)
+
     def assert_matches_lock(self) -> None:
         """The groups are those of the lock, or better; with ``--fusion-lock-update`` the lock is written instead.
 
@@ -124,6 +132,12 @@ def _told(text: str) -> str:
     return re.sub(r"`fusionaudit (?:baseline|check)\b[^`]*`", "pytest --fusion-lock-update", text)
 
 
+def _declared(finding: dict[str, Any]) -> str:
+    place = finding["location"]
+    where = f"{Path(place['file']).name}:{place['line']}: " if place else ""
+    return f"{where}{finding['message']} (FA116; {finding['remedy']})"
+
+
 def _base(name: str) -> str:
     parts = name.split(".")
     return ".".join(parts[:2]) if len(parts) > 1 else f"aten.{name}"
@@ -146,25 +160,38 @@ def fusion_audit(
     """``fusion_audit(fn, *args, target="h100", **kwargs)``: audit one call of ``fn`` on CPU tensors, for that GPU.
 
     ``fn`` runs twice, as it is and compiled (torch.compile is applied where it is not yet). Tensors stand for the
-    GPU's: leave them on the CPU.
+    GPU's: leave them on the CPU. The test fails where a ``fusionaudit.expect`` in it does not hold, and where the call
+    cannot be judged (nothing ran that a GPU would run).
     """
     calls: list[str] = []
 
     def audit(fn: Callable[..., Any], *args: Any, target: str = "h100", **kwargs: Any) -> FusionAudit:
+        from fusionaudit.baseline import blocking
         from fusionaudit.capture.function import capture_function
         from fusionaudit.config import load_config
+        from fusionaudit.errors import AuditError
         from fusionaudit.groups import groups_of
         from fusionaudit.pipeline import audit as audit_capture
 
-        folder = tmp_path_factory.mktemp("fusionaudit")
-        capture_function(fn, args, kwargs, target=target, folder=folder)
-        document = audit_capture(folder, config=load_config(Path(str(request.node.path)).parent)).document
+        __tracebackhide__ = True
+        problem: AuditError | None = None
+        try:
+            folder = tmp_path_factory.mktemp("fusionaudit")
+            capture_function(fn, args, kwargs, target=target, folder=folder)
+            document = audit_capture(folder, config=load_config(Path(str(request.node.path)).parent)).document
+            blocking(document)
+        except AuditError as error:
+            problem = error
+        if problem is not None:
+            pytest.fail(_told(str(problem)), pytrace=False)
         calls.append(target)
         groups = tuple(g for g in groups_of(document) if g.section.pass_name == "compiled")
         path = lock_path(Path(str(request.node.path)), _names(request.node), len(calls))
-        return FusionAudit(
+        made = FusionAudit(
             document=document, lock_path=path, groups=groups, update=request.config.getoption("--fusion-lock-update")
         )
+        made.assert_declared()
+        return made
 
     return audit
 

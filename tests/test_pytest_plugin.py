@@ -118,6 +118,7 @@ def test_where_locks_live() -> None:
 
 
 TESTS = """
+import fusionaudit
 import torch
 import torch.nn.functional as F
 
@@ -153,6 +154,19 @@ def test_broken(fusion_audit):
         return y.cos()
     fusion_audit(torch.compile(f), torch.randn(64)).assert_fused("sin", "cos")
 
+def test_declared(fusion_audit):
+    def f(x):
+        with fusionaudit.expect(max_kernels=1, fused=["aten.sin", "aten.mm"]):
+            y = x.sin() @ x
+        return y
+    fusion_audit(f, torch.randn(64, 64))
+
+def test_nothing_to_judge(fusion_audit):
+    assert fusion_audit(lambda x: x.view(-1), torch.randn(64, 64)).bytes == 0
+
+def test_no_such_target(fusion_audit):
+    fusion_audit(lambda x: x + 1, torch.randn(64), target="h1000")
+
 def test_afterwards_torch_is_itself():
     assert torch.compile(lambda x: x + 1, backend="eager")(torch.zeros(2)).device.type == "cpu"
     assert not torch.zeros(2).is_cuda
@@ -165,14 +179,20 @@ def test_the_fixture_for_real_and_under_xdist(pytester: pytest.Pytester) -> None
     installed = [e for e in entry_points(group="pytest11") if e.value == "fusionaudit.pytest_plugin"]
     plugin = ("-W", "ignore", *(() if installed else ("-p", "fusionaudit.pytest_plugin")))
     first = pytester.runpytest_subprocess(*plugin, "--fusion-lock-update")
-    first.assert_outcomes(passed=3, failed=1)
+    first.assert_outcomes(passed=3, failed=4)
+    told = " ".join(first.stdout.str().split())
+    assert "test_mlp.py:39: declared fusion did not happen: 2 kernels ran, declared at most 1;" in told
+    assert "1. aten.sin (32768 bytes) test_mlp.py:40" in told
+    assert "cannot judge: eager: nothing was recorded that a GPU would run" in told
+    assert "unknown target 'h1000' (nearest: h100" in told
+    assert "pytest_plugin.py" not in told
     first.stdout.fnmatch_lines(["*no kernel does aten.cos + aten.sin together*", "*graph break: test_mlp.py:*"])
     locks = sorted(p.name for p in (pytester.path / "fusion_locks").iterdir())
     assert locks == ["test_mlp.test_fused.lock", "test_mlp.test_training.lock"]
     second = pytester.runpytest_subprocess(*plugin, "-n", "2")
-    second.assert_outcomes(passed=3, failed=1)
+    second.assert_outcomes(passed=3, failed=4)
     source = pytester.path / "test_mlp.py"
     source.write_text(source.read_text().replace("h = h + b\n", "h = (h + b).contiguous().clone() * 2\n"))
     third = pytester.runpytest_subprocess(*plugin, "-k", "fused")
     third.assert_outcomes(failed=1)
-    third.stdout.fnmatch_lines(["*verdict: regression*", "*test_mlp.py:6 *contiguous().clone()*"])
+    third.stdout.fnmatch_lines(["*verdict: regression*", "*test_mlp.py:7 *contiguous().clone()*"])
