@@ -40,7 +40,7 @@ _NEAR_LINES = 6
 class CheckResult:
     """``verdict`` in a word, ``exit_code`` (0 same or better, 1 worse or changed, 2 cannot judge) and the text."""
 
-    verdict: Literal["same", "improved", "regression", "changed", "not locked in", "cannot judge"]
+    verdict: Literal["same", "improved", "allowed", "regression", "changed", "not locked in", "cannot judge"]
     exit_code: int
     findings: tuple[Finding, ...] = ()
     lines: tuple[str, ...] = ()
@@ -319,6 +319,8 @@ def check(
         results.append("regression")
         told.append(f"regression: {_declared_at(broken['location'])}{broken['message']} (FA116)")
     verdict, code = _verdict(results, limits)
+    if verdict == "same" and any(line.startswith("allowed") for line in told):
+        verdict = "allowed"
     head = [
         f"verdict: {verdict}",
         thresholds(limits),

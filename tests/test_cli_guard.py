@@ -126,6 +126,7 @@ def test_thresholds_come_from_pyproject(place: Path, monkeypatch: pytest.MonkeyP
     result = run(monkeypatch, document(compiled_kernels=SPLIT), "check", "train.py")
     assert result.exit_code == 0, result.output
     assert "allowed (ticket 12, until 2099-01-01)" in result.output
+    assert result.output.startswith("verdict: allowed\n")
     (place / "pyproject.toml").write_text("[tool.fusionaudit.check]\nlanches = 1\n")
     assert run(monkeypatch, document(), "check", "train.py").exit_code == 2
 
