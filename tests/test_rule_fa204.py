@@ -43,3 +43,12 @@ def test_a_copy_and_its_synchronisation_are_one_wait():
 def test_information_where_the_compiled_script_does_not_wait():
     found = run(fa204, eager(WORK, syncs=[read(8), read(8)]), eager(WORK, name="compiled"), uses_compile=True)
     assert [f.severity for f in found] == ["info"]
+
+
+def test_it_says_what_the_script_wrote():
+    (found,) = run(fa204, eager(WORK, syncs=[HostSync(name="aten._to_copy.default", location=line(8), bytes=4)]))
+    assert "a copy to the host: .cpu(), .tolist() or .numpy()" in found.message
+    (found,) = run(fa204, eager(WORK, syncs=[read(8)]))
+    assert ".item()" in found.message
+    (found,) = run(fa204, eager(WORK, syncs=[HostSync(name="torch.cuda.synchronize", location=line(8))]))
+    assert "torch.cuda.synchronize" in found.message

@@ -36,6 +36,22 @@ TITLE = "host sync or copy inside the step"
 _WAIT_NS = 10_000
 """Launch latency that the GPU waits after a sync until new work arrives: 8 to 12 us in the H200 captures."""
 
+_WORDS = {
+    "aten._local_scalar_dense": ".item(), or a tensor in a condition or a print",
+    "aten._to_copy": "a copy to the host: .cpu(), .tolist() or .numpy()",
+    "aten.copy_": "a copy to the host",
+    "aten.index": "a mask as an index",
+    "aten.index_put_": "a mask as an index",
+    "aten.index_put": "a mask as an index",
+    "aten.nonzero": "nonzero or argwhere",
+    "aten._unique2": "unique",
+    "aten.equal": "torch.equal",
+    "cudaMemcpyAsync": "a copy",
+    "cudaStreamSynchronize": "a wait for a stream",
+    "cudaDeviceSynchronize": "a wait for the device",
+}
+"""What a script writes for the ops and calls that make the host wait."""
+
 
 def check(program: Program, config: Config) -> Iterator[Finding]:
     """One finding for each line that syncs, in the pass that shows what the script itself does."""
@@ -63,13 +79,17 @@ def waits(group: list[HostSync]) -> int:
     return max(Counter(s.name for s in group).values())
 
 
+def _word(name: str) -> str:
+    return _WORDS.get(".".join(name.split(".")[:2]), name.removeprefix("aten."))
+
+
 def _finding(p: Pass, group: list[HostSync], total: int, located: bool) -> Finding:
     first = group[0]
     measured = sum_known(s.duration_ns for s in group)
     names = tuple(dict.fromkeys(s.name for s in group))
     moved = sum_known(s.bytes for s in group)
     many = total > 1 if located else total > 2
-    what = ", ".join(names[:3])
+    what = ", ".join(dict.fromkeys(_word(n) for n in names[:3]))
     return Finding(
         rule=CODE,
         pass_name=p.name,
