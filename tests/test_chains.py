@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from builders import eager, op, t
 
+from fusionaudit.device import find_target
 from fusionaudit.program.chains import chains
 from fusionaudit.program.model import Kernel, Pass
 from fusionaudit.tensors import Tensor
@@ -225,15 +228,14 @@ def test_a_copy_between_devices_is_no_stage_of_a_kernel():
     assert chain == [("elementwise", ("sub", "mul"))]
 
 
-def huge_softmax(*shape):
+def huge_softmax(*shape, target=None):
     row = (*shape[:-1], 1) if len(shape) > 1 else ()
-    return chains(
-        eager(
-            op("exp", [t("x", *shape)], t("e", *shape)),
-            op("sum", [t("e", *shape)], t("s", *row)),
-            op("div", [t("e", *shape), t("s", *row)], t("o", *shape)),
-        )
+    made = eager(
+        op("exp", [t("x", *shape)], t("e", *shape)),
+        op("sum", [t("e", *shape)], t("s", *row)),
+        op("div", [t("e", *shape), t("s", *row)], t("o", *shape)),
     )
+    return chains(made if target is None else replace(made, device=find_target(target)))
 
 
 def test_a_reduction_of_everything_ends_before_its_result_is_used():
@@ -249,6 +251,14 @@ def test_rows_that_stay_nowhere_on_the_chip_are_read_again():
     assert (chain.kernels, chain.minimum_bytes) == (1, 3 * size + 4 * 64)
     (chain,) = huge_softmax(1 << 10, 1 << 16)  # 262 KB: those of all SMs fit the L2 cache
     assert (chain.kernels, chain.minimum_bytes) == (1, 2 * size)
+
+
+def test_rows_stay_on_the_chip_of_the_target():
+    size, shape = 4 << 27, (1 << 10, 1 << 17)  # 524 KB a row: 132 of them are more than an H100's 50 MB of L2
+    for target, times in (("h100", 3), ("b200", 2), ("l4", 2), ("a100", 3)):
+        (chain,) = huge_softmax(*shape, target=target)
+        assert chain.minimum_bytes is not None
+        assert chain.minimum_bytes // size == times, target
 
 
 def test_what_costs_more_to_make_again_is_kept_and_read():

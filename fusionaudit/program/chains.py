@@ -124,7 +124,7 @@ def _joins(flow: Flow, producer: Step, consumer: Step) -> bool:
         return consumer.kind in _ELEMENTWISE and consumer.kind != "join" and made == wanted
     if producer.kind in _ELEMENTWISE and consumer.kind in REDUCING:
         # A small producer (a bias row, a mask) is not worth a merge with the reduction of something else.
-        size = row_size(consumer)
+        size = row_size(consumer, flow.chip)
         return size is not None and (made == size.elements or consumer.kind != "reduction") and made > 1
     if producer.kind in _ELEMENTWISE and consumer.kind in _ELEMENTWISE:
         if consumer.kind == "join":
@@ -135,7 +135,7 @@ def _joins(flow: Flow, producer: Step, consumer: Step) -> bool:
             return made >= wanted
         if made == wanted and consumer.kind in _ELEMENTWISE:
             return True
-        size = row_size(producer)
+        size = row_size(producer, flow.chip)
         return size is not None and size.one_kernel
     return False
 
@@ -249,7 +249,7 @@ def _grow(flow: Flow, upstream: list[int], without: Set[int]) -> list[_Group]:
         if step.index in without:
             continue
         groups[step.index] = _Group(
-            members=[step.index], mask=1 << step.index, touches=touches(flow, step), reduction=row_size(step)
+            members=[step.index], mask=1 << step.index, touches=touches(flow, step), reduction=row_size(step, flow.chip)
         )
         home[step.index] = step.index
         if step.kind in _HEADS:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fusionaudit.program.chip import Chip, chip_of
 from fusionaudit.program.costs import category, op_kind, reads, writes
 from fusionaudit.program.kept import kept
 from fusionaudit.program.model import Pass
@@ -40,7 +41,7 @@ class Flow:
     """The dataflow of one pass: steps, who made each value (index), who reads it, and which values were there before.
 
     ``carried`` are storages that existed before the step (read or written in place without being made in it): their
-    last value lives on after the step.
+    last value lives on after the step. ``chip`` is what it runs on.
     """
 
     steps: tuple[Step, ...]
@@ -48,6 +49,7 @@ class Flow:
     readers: dict[Version, tuple[int, ...]]
     last: dict[str, int]
     carried: frozenset[str]
+    chip: Chip = Chip()  # noqa: RUF009
 
     @functools.cached_property
     def overwritten(self) -> frozenset[str]:
@@ -157,6 +159,7 @@ def dataflow(p: Pass) -> Flow:
         readers={v: tuple(r) for v, r in readers.items()},
         last=dict(version),
         carried=frozenset(carried),
+        chip=chip_of(p.device),
     )
 
 

@@ -95,7 +95,7 @@ class Pass:
     ``step_ns`` is the span of the step on the device (measured engines), from the median over the steps; ``idle_ns``
     the part of it in which nothing ran. Kernel times are medians over the steps. ``repeated`` are the ids of ``ops``
     that every recorded step holds with the same arguments (known from a recorder's log alone),
-    ``repeated_graphs`` those of compiled graphs that ran outside this step too.
+    ``repeated_graphs`` those of compiled graphs that ran outside this step too. ``device`` is the program's.
     """
 
     name: PassName
@@ -112,6 +112,7 @@ class Pass:
     repeated_graphs: frozenset[str] = frozenset()
     log: InductorLog = field(default_factory=InductorLog)
     notes: tuple[Note, ...] = ()
+    device: Device | None = None
 
     @property
     def global_bytes(self) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from fusionaudit.program.chip import Chip
 from fusionaudit.program.dataflow import Flow, Step, Version, regions_bytes
 from fusionaudit.program.op_kinds import OpKind
 from fusionaudit.tensors import Tensor
@@ -16,12 +17,6 @@ ONE_BLOCK_ROW = 65536
 looped reductions stay below that before it splits them)."""
 FEW_ROWS = 32
 """With fewer rows than this a kernel of one block a row leaves most SMs empty, so Inductor splits the rows."""
-BLOCK_BYTES = 227 << 10
-"""What a block can hold of a row: its shared memory at most (CUDA C++ Programming Guide, compute capability 9.0)."""
-L2_BYTES = 50 << 20
-"""What the blocks that run together can find again in the L2 cache (H100 datasheet)."""
-SMS = 132
-"""Blocks that run together, with a row each (H100 SXM)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +26,7 @@ class Size:
     elements: int
     rows: int
     nbytes: int
+    chip: Chip
 
     @property
     def one_kernel(self) -> bool:
@@ -43,11 +39,13 @@ class Size:
         if self.rows <= 0:
             return True
         row = self.nbytes // self.rows
-        return self.one_kernel and (row <= BLOCK_BYTES or row * min(self.rows, SMS) <= L2_BYTES)
+        return self.one_kernel and (
+            row <= self.chip.block_bytes or row * min(self.rows, self.chip.sms) <= self.chip.l2_bytes
+        )
 
 
-def row_size(step: Step) -> Size | None:
-    """The size of a reducing step; a library norm's rows are its statistics."""
+def row_size(step: Step, chip: Chip) -> Size | None:
+    """The size of a reducing step on a chip; a library norm's rows are its statistics."""
     if step.kind not in REDUCING:
         return None
     largest = max((t for _, t in step.uses), key=lambda t: t.numel, default=None)
@@ -55,7 +53,7 @@ def row_size(step: Step) -> Size | None:
     made = [t.numel for _, t in step.makes]
     smaller = [n for n in made if n < read]
     rows = max(made, default=0) if step.kind == "reduction" else max(smaller, default=0)
-    return Size(elements=read, rows=rows, nbytes=(largest.nbytes or 0) if largest is not None else 0)
+    return Size(elements=read, rows=rows, nbytes=(largest.nbytes or 0) if largest is not None else 0, chip=chip)
 
 
 Values = list[tuple[Version, Tensor]]
@@ -79,7 +77,8 @@ def second_pass(flow: Flow, members: Iterable[int]) -> SecondPass | None:
     """
     inside = frozenset(members)
     steps = [flow.steps[i] for i in sorted(inside)]
-    sizes = {s.index: size for s in steps if s.kind == "reduction" and (size := row_size(s)) and not size.stays}
+    found = {s.index: row_size(s, flow.chip) for s in steps if s.kind == "reduction"}
+    sizes = {i: size for i, size in found.items() if size is not None and not size.stays}
     behind: set[int] = set()
     for step in steps:
         for value, tensor in step.uses:

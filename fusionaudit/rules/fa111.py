@@ -29,6 +29,7 @@ from fusionaudit.config import Config
 from fusionaudit.figures import counted, times
 from fusionaudit.findings import Finding, Location
 from fusionaudit.inductor.model import CompiledGraph, FusionDecision
+from fusionaudit.program.chip import chip_of
 from fusionaudit.program.costs import sum_known
 from fusionaudit.program.kept import kept
 from fusionaudit.program.model import Kernel, Pass, Program
@@ -84,7 +85,7 @@ Apart = tuple[CompiledGraph, CallGroup]
 def kept_apart(p: Pass) -> list[Apart]:
     """The groups of all graphs that ran in a pass."""
     ran = {k.graph for k in p.kernels if k.graph is not None}
-    return [(graph, group) for graph in p.log.graphs if graph.id in ran for group in groups(graph)]
+    return [(graph, group) for graph in p.log.graphs if graph.id in ran for group in groups(graph, chip_of(p.device))]
 
 
 def main_cause(group: CallGroup) -> Why:

@@ -24,6 +24,7 @@ from dataclasses import replace
 
 from fusionaudit.config import Config
 from fusionaudit.findings import Finding
+from fusionaudit.program.chip import chip_of
 from fusionaudit.program.model import Program
 from fusionaudit.rules.fa111 import group_finding, is_dynamic
 from fusionaudit.rules.graph_groups import groups
@@ -39,7 +40,7 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
             continue
         ran = {k.graph for k in p.kernels if k.graph is not None}
         for graph in p.log.graphs:
-            for group in groups(graph) if graph.id in ran else ():
+            for group in groups(graph, chip_of(p.device)) if graph.id in ran else ():
                 if is_dynamic(graph, group):
                     found = group_finding(program, p, config, [(graph, group)])
                     sizes = ", ".join(f"{name}={value}" for name, value in sorted(graph.symbols.items()))

@@ -9,10 +9,11 @@ from typing import Literal
 
 from fusionaudit.findings import Location
 from fusionaudit.inductor.model import CompiledGraph, GeneratedCall, GeneratedKernel
+from fusionaudit.program.chip import Chip
 from fusionaudit.program.costs import sum_known
 from fusionaudit.program.kept import kept
 from fusionaudit.program.model import Pass
-from fusionaudit.program.rows import FEW_ROWS, L2_BYTES, ONE_BLOCK_ROW
+from fusionaudit.program.rows import FEW_ROWS, ONE_BLOCK_ROW
 from fusionaudit.rules.touched import View, by_storage, shared_bytes, touched
 from fusionaudit.tensors import Tensor, overlap
 
@@ -164,6 +165,7 @@ def _fits(
     touches: _Touches,
     first: int,
     second: int,
+    chip: Chip,
 ) -> Why | None:
     """Why these two generated kernels could be one; ``None`` where they could not."""
     a, b = graph.calls[first], graph.calls[second]
@@ -182,7 +184,7 @@ def _fits(
     if not fed and not common:
         # Parts of one buffer (q and k of a joint projection) can share a launch, though no bytes.
         return "rows" if both and _rows(sa, sb) else None
-    if common > L2_BYTES and _waits_for_all(graph, kernels, flow, first, second):
+    if common > chip.l2_bytes and _waits_for_all(graph, kernels, flow, first, second):
         return None
     if fed and _second_stage(flow, ka, sa, sb, first, second):
         return "split"
@@ -287,7 +289,7 @@ def _avoidable(graph: CompiledGraph, flow: CallFlow, touches: _Touches, members:
     return total if moved is None else min(total, moved)
 
 
-def groups(graph: CompiledGraph) -> list[CallGroup]:
+def groups(graph: CompiledGraph, chip: Chip | None = None) -> list[CallGroup]:
     """Groups of two or more generated kernels that could be one, and expansions into a matmul's operand."""
     flow = call_flow(graph)
     kernels = {k.name: k for k in graph.kernels}
@@ -301,7 +303,7 @@ def groups(graph: CompiledGraph) -> list[CallGroup]:
         (first, second, found)
         for n, second in enumerate(generated)
         for first in reversed(generated[:n])
-        if (found := _fits(graph, kernels, flow, touches, first, second)) is not None
+        if (found := _fits(graph, kernels, flow, touches, first, second, chip or Chip())) is not None
     ]
     # A split reduction's two stages first: what follows the second stage then sees them as one.
     for first, second, found in sorted(pairs, key=lambda p: (p[2] != "split", p[1], -p[0])):
