@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shlex
+import subprocess
+import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import get_args
 
@@ -29,6 +33,43 @@ COMMANDS = sorted(
         )
     }
 )
+
+
+@pytest.mark.slow
+def test_what_it_prints_is_what_it_prints(tmp_path: Path) -> None:
+    version = pytest.importorskip("torch").__version__
+    if not version.startswith("2.13."):
+        pytest.skip(f"the README shows what torch 2.13 gives, this is {version}")
+    command = [
+        "run",
+        "-q",
+        "--no-html",
+        "--engine",
+        "deviceless",
+        "--out",
+        str(tmp_path / "cap"),
+        "examples/sum_abs.py",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "fusionaudit", *command],
+        cwd=ROOT, env={**os.environ, "COLUMNS": "80"}, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    report = done.stdout.partition("\n\nNotes\n")[0]
+    shown = re.findall(r"```text\n(.*?)\n```", TEXT, re.S)[0]
+    assert report[report.index("! ") :] == shown
+
+
+@pytest.mark.slow
+def test_its_pytest_example_passes(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (block,) = (b for b in re.findall(r"```python\n(.*?)```", TEXT, re.S) if "fusion_audit" in b)
+    (tmp_path / "test_it.py").write_text(block)
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "ignore", "-p", "no:cacheprovider", "test_it.py"]
+    if not entry_points(group="pytest11", name="fusionaudit"):
+        command += ["-p", "fusionaudit.pytest_plugin"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 def test_every_command_is_in_the_table() -> None:
