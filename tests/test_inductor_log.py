@@ -130,6 +130,21 @@ def test_recompiles_breaks_and_cudagraphs() -> None:
     assert [s.reason for s in log("case37").cudagraph_skips] == ["unbacked binding ops: aten.nonzero.default"]
 
 
+def test_the_limit_at_which_dynamo_gives_up() -> None:
+    """Three frames: one that reached its limit (torch 2.13 and before 2.8), one that did not."""
+
+    def again(frame: int) -> str:
+        where = "V1129 23:02:17.29300{0} 72 torch/_dynamo/guards.py:5396] [{0}/1] [__recompiles] "
+        told = ("Recompiling function f{0} in /home/u/s.py:2{0}", "    - {0}/0: s.k == 0  # s.k+=1")
+        return "\n".join((where + line).format(frame) for line in told)
+
+    gave_up = "W1129 23:23:28.551000 72 torch/_dynamo/convert_frame.py:1994] [{}/8] torch._dynamo hit config.{} (8)"
+    text = [again(n) for n in range(3)]
+    text += [gave_up.format(0, "recompile_limit"), gave_up.format(1, "cache_size_limit")]
+    read = parse_log("\n".join(text), name="limit")
+    assert [(r.function, r.limit) for r in read.recompiles] == [("f0", 8), ("f1", 8), ("f2", None)]
+
+
 def test_host_work_is_no_launch() -> None:
     kinds = [(c.target, c.kind, c.category) for g in log("case35").graphs for c in g.calls]
     assert kinds[0][:2] == ("cpp_fused_0", "cpu")

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from builders import eager, line, run
+from builders import MEGA, call, compiled, eager, graph, line, op, run, t
 
 from fusionaudit.inductor.model import InductorLog, Recompile
 from fusionaudit.rules import fa113
+
+N = 64 * MEGA
 
 
 def recompiled(*guards: str):
@@ -35,6 +37,35 @@ def test_severity_by_guard(guards, severity):
 def test_the_setting_that_the_log_hints_at_is_named():
     (found,) = run(fa113, recompiled("self.calls == 0 # (HINT: torch._dynamo.config.allow_unspec_int_on_nn_module)"))
     assert "allow_unspec_int_on_nn_module" in found.remedy
+
+
+def version(number: int, *targets: str):
+    made = [call(f"triton_{name}", [t("x", N)], [t("y", N)], at=3) for name in targets]
+    return graph(*made, name=f"0/{number}/inference")
+
+
+def again(limit: int | None = None):
+    return InductorLog(
+        recompiles=(Recompile(location=line(7), function="f", guard="k == 0", compile_id="0/1", limit=limit),)
+    )
+
+
+def test_a_version_with_more_kernels_is_priced():
+    first, newest = version(0, "a"), version(1, "a", "b", "c")
+    ran = replace(compiled(newest), log=replace(again(), graphs=(first, newest)))
+    (found,) = run(fa113, ran)
+    assert "3 launches where the first made 1" in found.message
+    assert found.evidence["more_launches"] == 2
+
+
+def test_past_the_limit_the_function_costs_what_its_eager_chains_do():
+    first = version(0, "a")
+    chain = eager(op("mul", [t("x", N)], t("a", N), at=3), op("relu", [t("a", N)], t("y", N), at=3))
+    ran = replace(compiled(first), log=replace(again(limit=8), graphs=(first,)))
+    (found,) = run(fa113, chain, ran)
+    assert "at 8 versions torch.compile gave up" in found.message
+    assert (found.avoidable_bytes, found.evidence["more_launches"]) == (2 * 4 * N, 1)
+    assert found.saving_ns is not None
 
 
 def test_silent_without_recompiles():

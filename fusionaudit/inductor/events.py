@@ -13,6 +13,7 @@ from fusionaudit.inductor.model import CudagraphSkip, GraphBreak, Recompile
 
 _BREAK = re.compile(r"Graph break(?: \(.*?\))?(?: in user code at| from| at)? ?(?P<file>\S*?):(?P<line>\d+)\s*$")
 _REASON = re.compile(r"(?:Graph Break )?Reason: (?P<reason>.*)$", re.IGNORECASE)
+_LIMIT = re.compile(r"torch\._dynamo hit config\.(?:accumulated_)?(?:recompile|cache_size)_limit \((\d+)\)")
 _RECOMPILE = re.compile(r"Recompiling function (?P<function>\S+) in (?P<file>.+):(?P<line>\d+)\s*$")
 _GUARD = re.compile(r"^\s*- (?P<id>!?\d+/\d+\S*): (?P<guard>.*)$")
 _SKIP = re.compile(r"skipping cudagraphs due to (?P<reason>.*)$", re.IGNORECASE)
@@ -77,9 +78,16 @@ def _parts(record: Sequence[LogLine], header: re.Pattern[str]) -> list[list[str]
     return parts
 
 
+def _limits(lines: Sequence[LogLine]) -> dict[str, int]:
+    """{frame: limit} of the functions that Dynamo gave up compiling again."""
+    found = ((line.compile_id, _LIMIT.search(line.text)) for line in lines if "hit config." in line.text)
+    return {where.split("/")[0]: int(limit.group(1)) for where, limit in found if where and limit}
+
+
 def recompiles(lines: Sequence[LogLine]) -> list[Recompile]:
     """Each recompilation with the guard of the newest earlier version that failed."""
     out = []
+    limits = _limits(lines)
     for artifact in ("recompiles", "recompiles_verbose"):
         for record in records(lines, artifact):
             for part in _parts(record, _RECOMPILE):
@@ -98,6 +106,7 @@ def recompiles(lines: Sequence[LogLine]) -> list[Recompile]:
                         function=found["function"],
                         guard=re.sub(r"\s{2,}", "  ", guards[0]) if guards else "not told",
                         compile_id=record[0].compile_id,
+                        limit=limits.get((record[0].compile_id or "").split("/")[0]),
                     )
                 )
     return out

@@ -145,12 +145,14 @@ class GraphBreak:
 
 @dataclass(frozen=True, kw_only=True)
 class Recompile:
-    """A function compiled again: where, which guard failed."""
+    """A function compiled again: where, which guard failed. ``limit``: it came to that many versions, after which
+    Dynamo runs it eagerly."""
 
     location: Location | None
     function: str
     guard: str
     compile_id: str | None = None
+    limit: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,12 +20,13 @@ fuse (FA101, FA106).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from fusionaudit.config import Config
 from fusionaudit.figures import counted, launched
 from fusionaudit.findings import Basis, Finding, Note
-from fusionaudit.program.model import Pass, Program
+from fusionaudit.program.model import Kernel, Pass, Program
 from fusionaudit.rules.judging import compiles_itself, human_time, step_ns
 
 CODE = "FA201"
@@ -72,6 +73,19 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
             confidence="low" if ranged else "high" if basis == "modelled" else "medium",
             evidence={"launches": len(p.kernels), "idle_ns": idle, "step_ns": step},
         )
+
+
+def graph_saving(program: Program, p: Pass, kernels: Sequence[Kernel]) -> tuple[int | None, Basis | None]:
+    """What these launches of the compiled pass would cost less in a CUDA graph: by the gaps of the clean pass, each
+    launch its share; without one, by the model."""
+    clean = program.get("clean")
+    if clean is not None and p.kernels:
+        saving, _, _, basis = _measured(clean)
+        return (None, None) if saving is None else (saving * len(kernels) // len(p.kernels), basis)
+    if p.engine != "deviceless":
+        return None, None
+    saving, _, _, basis = _predicted(program, replace(p, kernels=tuple(kernels)))
+    return saving, basis
 
 
 def idle_notes(program: Program, config: Config) -> tuple[Note, ...]:

@@ -7,7 +7,7 @@ Why it costs: the launches that the user thinks are gone are there; re-recording
 
 How it is measured: the cudagraphs log of the compiled pass, one finding for each reason. Where the log names none (no
 GPU): graphs with symbolic sizes, and forwards with gradients whose backward never runs, foreseen from the output
-code.
+code. The price is the launches that stay and, by the gaps of the clean pass (FA201), the time that a graph would save.
 
 When it is wrong: a partition without a graph can be tiny; compare the launches.
 
@@ -22,9 +22,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from fusionaudit.config import Config
+from fusionaudit.figures import counted
 from fusionaudit.findings import Finding
 from fusionaudit.inductor.model import CudagraphSkip
 from fusionaudit.program.model import Pass, Program
+from fusionaudit.rules.fa201 import graph_saving
+from fusionaudit.rules.judging import human_time
 
 CODE = "FA203"
 TITLE = "CUDA graph requested and skipped"
@@ -77,15 +80,22 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
                 (text for pattern, text in _REMEDIES if re.search(pattern, first.reason, re.I)), "see the reason"
             )
             graphs = {s.compile_id for s in group}
-            launches = sum(k.graph is not None and k.graph.rsplit("/", 1)[0] in graphs for k in p.kernels)
+            mine = [k for k in p.kernels if k.graph is not None and k.graph.rsplit("/", 1)[0] in graphs]
+            saving, basis = graph_saving(program, p, mine) if mine else (None, None)
+            saving = saving if saving is not None and saving >= config.thresholds.min_saving_ns else None
+            cost = f"; its {counted(len(mine), 'launch stays', 'launches stay')}" if mine else ""
+            cost += f", which cost about {human_time(saving)} a step" if saving is not None else ""
             yield Finding(
                 rule=CODE,
                 pass_name=p.name,
                 severity="warning",
-                message=f"a CUDA graph was asked for and not used as asked: {first.reason}",
+                message=f"a CUDA graph was asked for and not used as asked: {first.reason}{cost}",
+                kernel_ids=tuple(k.id for k in mine),
+                saving_ns=saving,
+                basis=None if saving is None else basis,
                 location=first.location,
                 reason=first.reason,
                 remedy=remedy,
-                evidence={"times": len(group), "launches": launches},
+                evidence={"times": len(group), "launches": len(mine)},
                 key=str(reason),
             )

@@ -69,16 +69,18 @@ def _rereads(program: Program, p: Pass, config: Config) -> Iterator[Finding]:
             rule=CODE,
             pass_name=p.name,
             severity=judged.severity,
-            message=f"{counted(len(group), 'kernel')} of graph {graph_id} ({short(first.op_names)}) read "
-            f"{human_bytes(again)} a second time, in rows that would stay on the chip",
+            message=f"{counted(len(group), 'kernel')} of graph {graph_id} ({short(first.op_names)}) "
+            f"{'go' if len(group) > 1 else 'goes'} over the same rows in several loops and loads {human_bytes(again)} "
+            "more than once, though a row is small enough to be kept on the chip",
             ops=first.op_names,
             kernel_ids=tuple(k.id for k in group),
             location=first.location,
             avoidable_bytes=again,
             saving_ns=saving,
             basis=judged.basis,
-            reason="the reduction loops over its row and reads it again for the second pass",
-            remedy="make it one kernel for each row, or raise Inductor's persistent-reduction limit",
+            reason="it loops over a row once for each statistic and once for the result, and loads the row each time",
+            remedy="compile the reductions apart, so that each kernel keeps its row; or try "
+            "torch._inductor.config.triton.multi_kernel = 1, which also makes a kernel that keeps its rows",
             confidence="medium",
             evidence={"kernels": [k.name for k in group], "share_of_step": judged.share},
             graph=graph_id,
@@ -155,8 +157,8 @@ def _recomputed(program: Program, p: Pass, config: Config, graph: CompiledGraph)
         rule=CODE,
         pass_name=p.name,
         severity=judged.severity,
-        message=f"{len(positions)} kernels of graph {graph.id} derive the same values again from their inputs: "
-        f"{human_bytes(spared * runs)} more than storing them once",
+        message=f"{len(positions)} kernels of graph {graph.id} each compute the same values ({short(ops)}) from the "
+        f"same inputs: they load {human_bytes(spared * runs)} more a step than if the first had stored the result",
         ops=tuple(ops),
         kernel_ids=tuple(k.id for k in mine),
         location=place,

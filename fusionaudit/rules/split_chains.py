@@ -56,7 +56,8 @@ def frame(compile_id: str | None) -> Unit | None:
     return None if not compile_id else compile_id.split("/")[0]
 
 
-def _lines(graph: CompiledGraph) -> set[_Place]:
+def lines_of(graph: CompiledGraph) -> set[_Place]:
+    """(file, line) of all that a graph computes."""
     places = [n.location for n in graph.nodes] + [at for c in graph.calls for at in (c.location, *c.locations)]
     return {(at.file, at.line) for at in places if at is not None}
 
@@ -68,7 +69,7 @@ def units_of(compiled: Pass) -> Units:
     for graph in compiled.log.graphs:
         unit = frame(graph.compile_id)
         if graph.id in ran and unit is not None:
-            for place in _lines(graph):
+            for place in lines_of(graph):
                 graphs[place, graph.kind == "backward"].add(unit)
     return Units(
         graphs={key: frozenset(found) for key, found in graphs.items()},
