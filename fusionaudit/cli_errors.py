@@ -1,10 +1,9 @@
-"""How a command ends that could not do its work: a line on stderr, an exit code, and JSON where it was asked for."""
+"""How a command ends that could not do its work: a line on stderr, an exit code, an answer where a program reads it."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -21,29 +20,33 @@ _ANSWERED = "fusionaudit.answered"
 _WORDS = "fusionaudit.words"
 """Key of click's context where the words of the command line are."""
 
+_ANSWERS = ("json", "sarif", "junit", "github")
+"""Formats that a program reads: an error is one of these too, not an empty stdout."""
+
 
 def answered() -> None:
     """Say that stdout has what was asked for: an error after it adds nothing there."""
     click.get_current_context().meta[_ANSWERED] = True
 
 
-def _echo_error(text: str, *, remedy: str, exit_code: int) -> None:
-    """The error as the JSON object of an audit that came to nothing."""
+def _echo_error(fmt: str, text: str, *, remedy: str, exit_code: int) -> None:
+    """The error in the format that was asked for, as an audit that came to nothing."""
     from fusionaudit.report.document import error_document
+    from fusionaudit.report.formats import rendered
 
     document = error_document(text, remedy=remedy, exit_code=exit_code, version=__version__)
-    click.echo(json.dumps(document, indent=1))
+    click.echo(rendered(document, fmt).rstrip("\n"))
 
 
 def _tell(error: AuditError, given: dict[str, Any]) -> None:
-    """The error on stderr; where JSON was to be on stdout, also there: what reads it gets an object in every case."""
+    """The error on stderr; where a program reads stdout, also there: it gets an answer in every case."""
     click.echo(f"fusionaudit: {error.message}", err=True)
     if error.remedy:
         click.echo(f"  -> {error.remedy}", err=True)
     context = click.get_current_context(silent=True)
-    wanted = (given.get("fmt") == "json" or given.get("as_json")) and not given.get("output")
-    if context is not None and wanted and not context.meta.get(_ANSWERED):
-        _echo_error(error.message, remedy=error.remedy, exit_code=error.exit_code)
+    fmt = "json" if given.get("as_json") else given.get("fmt")
+    if context is not None and fmt in _ANSWERS and not given.get("output") and not context.meta.get(_ANSWERED):
+        _echo_error(fmt, error.message, remedy=error.remedy, exit_code=error.exit_code)
 
 
 def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
@@ -78,13 +81,13 @@ def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
     return wrapper
 
 
-def _json_is_asked_for(group: click.Group, words: Sequence[str]) -> bool:
-    """Whether words that could not be parsed ask for JSON on stdout, by the options before a script."""
+def _format_asked_for(group: click.Group, words: Sequence[str]) -> str | None:
+    """The format that words which could not be parsed ask for on stdout, by the options before a script."""
     name, rest = next(((w, words[i + 1 :]) for i, w in enumerate(words) if not w.startswith("-")), ("", ()))
     command = group.commands.get(name)
     options = [p for p in command.params if isinstance(p, click.Option)] if command else []
     valued = {o for p in options if not (p.is_flag or p.count) for o in p.opts} or {"--format"}
-    asked, to_file = False, False
+    asked, to_file = "", False
     left = iter(rest)
     for word in left:
         option, equals, value = word.partition("=")
@@ -94,25 +97,26 @@ def _json_is_asked_for(group: click.Group, words: Sequence[str]) -> bool:
             continue
         if option in valued and not equals:
             value = next(left, "")
-        asked = value == "json" if option == "--format" else asked or option == "--json"
+        asked = value if option == "--format" else "json" if option == "--json" else asked
         to_file = to_file or option in ("-o", "--output")
-    return asked and not to_file
+    return asked if asked in _ANSWERS and not to_file else None
 
 
 @contextlib.contextmanager
 def _answering(group: click.Group, words: Sequence[str]) -> Iterator[None]:
-    """An error of click's own is JSON on stdout too where the words ask for it; click shows it on stderr."""
+    """An error of click's own is answered on stdout too where the words ask for a format; click shows it on stderr."""
     try:
         yield
     except click.UsageError as error:
-        if _json_is_asked_for(group, words):
-            help_of = error.ctx.command_path if error.ctx is not None else "fusionaudit"
-            _echo_error(error.format_message(), remedy=f"see `{help_of} --help`", exit_code=error.exit_code)
+        fmt = _format_asked_for(group, words)
+        if fmt is not None:
+            remedy = f"see `{error.ctx.command_path if error.ctx is not None else 'fusionaudit'} --help`"
+            _echo_error(fmt, error.format_message(), remedy=remedy, exit_code=error.exit_code)
         raise
 
 
 class Commands(click.Group):
-    """A group whose parse errors are answered with JSON too, as :func:`guarded` does for all others."""
+    """A group whose parse errors are answered on stdout too, as :func:`guarded` does for all others."""
 
     def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> click.Context:
         """As click's; the words are kept for :meth:`invoke`."""

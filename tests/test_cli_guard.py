@@ -6,12 +6,15 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import click
+import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 from guard_documents import LINES, document
 from test_diff import SPLIT
+from test_formats import official_schema
 
 from fusionaudit import cli, gate, sweep
 from fusionaudit.baseline import write_lock
@@ -117,6 +120,29 @@ def test_a_lock_that_cannot_be_used_is_one_clear_error(
     assert len(result.stderr.splitlines()) == 2
     assert "  -> " in result.stderr.splitlines()[1]
     assert result.stdout == ("" if command[0] == "diff" else UNJUDGED)
+
+
+@pytest.mark.parametrize("words", [["--lock", "none.lock", "train.py"], ["--steps", "0", "train.py"]])
+def test_a_program_that_reads_stdout_gets_an_answer_after_an_error_too(
+    words: list[str], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stdout(fmt: str) -> str:
+        result = CliRunner().invoke(cli.main, ["check", "--format", fmt, *words])
+        assert result.exit_code == 2
+        return result.stdout
+
+    said = "none.lock: no such lock" if "--lock" in words else "0 is not in the range"
+    log = json.loads(stdout("sarif"))
+    (run,) = log["runs"]
+    schema = official_schema()
+    assert not list(jsonschema.validators.validator_for(schema)(schema).iter_errors(log))
+    assert (run["results"], run["invocations"][0]["executionSuccessful"]) == ([], False)
+    assert said in run["invocations"][0]["toolExecutionNotifications"][0]["message"]["text"]
+    top = ElementTree.fromstring(stdout("junit").encode())
+    assert (top.get("tests"), top.get("errors")) == ("1", "1")
+    assert re.match(r"::error title=fusionaudit%3A cannot judge::.+\. \w.+\.\n$", stdout("github"))
+    assert said in json.loads(stdout("json"))["notes"][0]["text"]
+    assert stdout("markdown") == ""
 
 
 def test_thresholds_come_from_pyproject(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

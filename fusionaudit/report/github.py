@@ -34,7 +34,11 @@ def render_github(document: Document) -> str:
     ]
     lines += [
         _annotation(
-            "error", "fusionaudit: cannot judge", f"{n['text']} {n.get('remedy') or ''}".strip(), None, document
+            "error",
+            "fusionaudit: cannot judge",
+            summary({"message": n["text"], "remedy": n.get("remedy")}),
+            None,
+            document,
         )
         for n in document["notes"]
         if n["blocks"]
