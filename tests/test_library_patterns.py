@@ -1,15 +1,15 @@
 """What a library has as one call is named, however it is written: softmax to optimizers, with the call and the line.
 
-Each function of ``library_spellings.py`` is recorded once, as the engine without a GPU sees it, and judged by itself.
+Each function of ``spellings_*.py`` is recorded once, as the engine without a GPU sees it, and judged by itself.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,6 +17,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 import library_spellings as spellings  # noqa: E402
+import spellings_groups  # noqa: E402, F401
+import spellings_loops  # noqa: E402, F401
+import spellings_rows  # noqa: E402, F401
 from builders import eager, program  # noqa: E402
 
 from fusionaudit.capture.deviceless import DevicelessSession  # noqa: E402
@@ -35,7 +38,7 @@ pytestmark = [
 
 NAMED = [name for name, (_, call, _) in spellings.CASES.items() if call is not None]
 SILENT = [name for name, (_, call, _) in spellings.CASES.items() if call is None]
-FILE = spellings.__file__
+MODULES = ["library_spellings", "spellings_rows", "spellings_groups", "spellings_loops"]
 
 
 @pytest.fixture(scope="module")
@@ -43,21 +46,26 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Op, ..
     folder = tmp_path_factory.mktemp("spellings")
     recorder = Recorder(folder / "ops.jsonl")
     session = DevicelessSession(device=find_target("h200"), folder=folder, pass_name="eager", recorder=recorder)
-    space: dict[str, Any] = {"__name__": "spellings"}
-    code = compile(Path(FILE).read_text(), FILE, "exec")
+    imported = {name: sys.modules.pop(name) for name in MODULES}
     try:
         with session, recorder.recording():
-            exec(code, space)
-            space["main"]()
+            made = [importlib.import_module(name) for name in MODULES]
+            made[0].main()
     finally:
         recorder.close()
+        sys.modules.update(imported)
     log = read_oplog(folder / "ops.jsonl")
-    lines = {name: inspect.getsourcelines(function) for name, (function, _, _) in spellings.CASES.items()}
-    spans = {name: range(first, first + len(text)) for name, (text, first) in lines.items()}
-    shared = inspect.getsourcelines(spellings.gradients)
-    spans["gradients"] = range(shared[1], shared[1] + len(shared[0]))
-    ops = [r for r in log.records if isinstance(r, Op) and r.location is not None]
-    found = {name: [op for op in ops if op.location.line in span] for name, span in spans.items()}
+    functions = {name: function for name, (function, _, _) in spellings.CASES.items()}
+    by_place: dict[tuple[str, int], str] = {}
+    for name, function in (*functions.items(), ("gradients", spellings.gradients)):
+        text, first = inspect.getsourcelines(function)  # type: ignore[arg-type]
+        by_place.update({(inspect.getfile(function), first + i): name for i in range(len(text))})  # type: ignore[arg-type]
+    found: dict[str, list[Op]] = {name: [] for name in (*functions, "gradients")}
+    for record in log.records:
+        if isinstance(record, Op) and record.location is not None:
+            name = by_place.get((record.location.file, record.location.line))
+            if name is not None:
+                found[name].append(record)
     for name, mine in found.items():
         if name in spellings.LOOPS and mine:
             # The gradients that were made for this function, and those only.

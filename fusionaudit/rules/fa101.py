@@ -10,6 +10,11 @@ How it is measured: chains come from dataflow (same storage, same elements, one 
 now are the sum of what each op must move; the minimum is what enters and leaves the chain. The saving is the kernels'
 time less that of one kernel with the minimum bytes at the device's attainable bandwidth.
 
+What a library has as one call is told by what the ops compute, in whatever way it is written: activations by hand
+(GELU by erf or tanh, SiLU, Mish, ...), SwiGLU and GLU, rotary embeddings, dropout by hand, dropout with the residual
+behind it. Such a group is a finding of its own, behind a matmul too; its minimum is what the call moves, and values
+that autograd keeps for the backward of the single ops are not among that. The backward has a finding of its own.
+
 When it is wrong: a value that the script keeps for later (in a list, as a return value) without reading it again in
 the step counts as an intermediate. Values that stay in L2 between two kernels cost less than their bytes say.
 

@@ -1,7 +1,8 @@
 """Reduction followed by elementwise work that one kernel does.
 
 What: a row statistic (max, sum, mean, variance) goes straight back into elementwise work on the same rows: softmax,
-layer norm, RMS norm or a loss written out by hand, or a library softmax or norm with elementwise work after it.
+log_softmax, layer norm, RMS norm or cross-entropy written out by hand, attention as two products with a softmax in
+between, or a library softmax or norm with elementwise work after it.
 
 Why it costs: each step reads the rows again. A softmax by hand is five kernels and moves the rows eight times, the
 library's moves them twice.
@@ -11,7 +12,12 @@ elements) are one kernel's work; a statistic of fewer and longer ones needs all 
 reads the input again. So does one kernel whose rows stay neither in a block's shared memory (227 KB) nor, those of all
 SMs together, in the L2 cache (50 MB): the input then counts twice.
 
-When it is wrong: on a device with another size of L2 cache, near that limit.
+What a library has as one call is told by what the ops make of a row (and for attention by who reads whom); then the
+minimum is what the call moves: the rows once in and once out, queries, keys, values, mask and result of attention, not
+the scores; for cross-entropy also the log-probabilities that the library's own keeps.
+
+When it is wrong: on a device with another size of L2 cache, near that limit. Attention whose weights the script keeps without reading them again (a module that
+returns them) cannot be replaced, and heads or dtypes that no fused kernel takes gain nothing.
 
 What to do: use the library call that the message names, or torch.compile.
 """

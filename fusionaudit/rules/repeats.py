@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -24,7 +26,8 @@ _LOOPED = {"pointwise", "cast", "copy", "fill", "random", "reduction"}
 class Loop:
     """Ops of one loop: ``kind`` parameters or recurrence, how many turns, and the ops of the whole loop in order.
 
-    ``gradients``: it reads gradients of this step; ``writes``: the storages that it updates in place.
+    ``gradients``: it reads gradients of this step (``None``: no backward was recorded); ``writes``: the storages that
+    it updates in place, gradients apart.
     """
 
     kind: str
@@ -33,7 +36,7 @@ class Loop:
     names: tuple[str, ...]
     location: Location | None
     phase: str
-    gradients: bool = False
+    gradients: bool | None = None
     writes: frozenset[str] = frozenset()
 
 
@@ -68,11 +71,13 @@ def parameter_loops(p: Pass) -> tuple[Loop, ...]:
     activations: set[str] = set()
     gradients: set[str] = set()
     from_gradient: set[int] = set()
+    backward: set[str] = set()
     for op in p.ops:
         if category(op) is None:
             continue
         if op.phase == "backward":
             gradients.update(t.storage for t in op.outputs if t.storage is not None)
+            backward.update(t.storage for t in op.outputs if t.storage is not None)
             continue
         target = op.inputs[0].storage if op.inputs else None
         kind = op_kind(op)
@@ -104,12 +109,22 @@ def parameter_loops(p: Pass) -> tuple[Loop, ...]:
         looped = {name for name, storages in touched.items() if len(storages) >= least}
         own = [op for op in ops if op.name in looped]
         if own:
-            found.append(_parameter_loop(own, statistics.mode(len(touched[n]) for n in touched if n in looped)))
-    return tuple(
-        replace(whole, gradients=any(op.id in from_gradient for op in whole.ops))
-        for loop in _taking_turns(found)
-        for whole in [_with_feeding(loop, simple, heavy)]
-    )
+            loop = _parameter_loop(own, statistics.mode(len(touched[n]) for n in touched if n in looped))
+            if place[0] == "optimizer" or not _of_layers(loop, heavy):
+                found.append(loop)
+    out = []
+    for loop in _taking_turns(found):
+        whole = _with_feeding(loop, simple, heavy)
+        reads = any(op.id in from_gradient for op in whole.ops) if backward else None
+        out.append(replace(whole, gradients=reads, writes=whole.writes - backward))
+    return tuple(out)
+
+
+def _of_layers(loop: Loop, heavy: Sequence[int]) -> bool:
+    """Its turns are the layers of a model (running statistics, caches): matrix products run between them."""
+    ids = [op.id for op in loop.ops]
+    gaps = sum(bisect.bisect_left(heavy, a) < bisect.bisect_left(heavy, b) for a, b in itertools.pairwise(ids))
+    return 2 * gaps >= loop.turns
 
 
 def _with_feeding(loop: Loop, simple: Sequence[Op], heavy: Sequence[int]) -> Loop:

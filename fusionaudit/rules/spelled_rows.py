@@ -139,7 +139,7 @@ def _explore(
     heapq.heapify(heap)
     while heap and len(found.above) < _LARGEST:
         step = flow.steps[heapq.heappop(heap)]
-        if not _admit(step, found, constants):
+        if not _admit(flow, step, found, constants):
             continue
         for made, _ in step.makes:
             for reader in flow.readers.get(made, ()):
@@ -149,7 +149,7 @@ def _explore(
     return found
 
 
-def _admit(step: Step, found: _Closure, constants: Mapping[str, float]) -> bool:
+def _admit(flow: Flow, step: Step, found: _Closure, constants: Mapping[str, float]) -> bool:
     """Work the step out, if it reads nothing but what is known."""
     if step.op.phase != "forward" or library_step(step):
         return False
@@ -182,7 +182,7 @@ def _admit(step: Step, found: _Closure, constants: Mapping[str, float]) -> bool:
         elif _is_weight(step, tensor, found):
             affine = True
             given.append(0.0 if op_root(step.op) == "add" else 1.0)
-        elif tensor.dtype in ("int64", "int32") or (op_root(step.op) == "mul" and tensor.numel == found.root[1].numel):
+        elif tensor.dtype in ("int64", "int32") or _is_one_hot(flow, step, value):
             given.append(Pick())
         elif op_root(step.op) == "nll_loss_forward":
             given.append(None)
@@ -207,7 +207,22 @@ def _admit(step: Step, found: _Closure, constants: Mapping[str, float]) -> bool:
 def _is_weight(step: Step, tensor: Tensor, found: _Closure) -> bool:
     """A row of weights, or a bias, for all rows once they are reduced."""
     known = found.rows.length is not None and op_root(step.op) in ("mul", "add")
+    known = known and bool(tensor.shape) and tensor.shape[-1] > 1
     return known and tensor.stored_elements == found.rows.length and tensor.dtype.startswith(("float", "bfloat"))
+
+
+def _is_one_hot(flow: Flow, step: Step, value: Version | None) -> bool:
+    """A factor that was made from class indices: zeros and a scatter, or a comparison."""
+    for _ in range(3):
+        maker = None if value is None or value not in flow.maker else flow.steps[flow.maker[value]]
+        if op_root(step.op) != "mul" or maker is None or not maker.uses:
+            return False
+        if op_root(maker.op) in ("scatter", "one_hot", "eq", "index_put"):
+            return True
+        if maker.kind not in ("cast", "copy"):
+            return False
+        value = maker.uses[0][0]
+    return False
 
 
 def _measure_rows(step: Step, found: _Closure, given: list[Operand | None]) -> None:
@@ -259,7 +274,10 @@ def _matches(flow: Flow, closure: _Closure) -> Iterator[Spelled]:
     for made in picking:
         maker = closure.made[made][0]
         members = closure.above[maker]
-        if not any(_picks(flow.steps[i]) for i in members) or any(made not in o.samples for o in others):
+        # A gather of log-probabilities alone is no loss yet.
+        if len(members) < 3 or members & closure.affine or not any(_picks(flow.steps[i]) for i in members):
+            continue
+        if any(made not in o.samples for o in others):
             continue
         # The library's own form of the loss: log_softmax and nll_loss.
         if any(op_root(flow.steps[i].op).startswith("nll_loss") for i in members):

@@ -48,7 +48,7 @@ def attention(flow: Flow, rows: Sequence[Spelled]) -> Iterator[Spelled]:
     """``softmax(q @ k.T * scale + mask) @ v``, whatever softmax it is, with dropout on its result or without."""
     softmaxes = {s.results[0]: s.members for s in rows if s.name == "softmax"}
     for step in flow.steps:
-        if op_root(step.op) in ("_softmax", "_safe_softmax", "softmax") and step.op.phase == "forward" and step.makes:
+        if op_root(step.op) in ("_softmax", "softmax") and step.op.phase == "forward" and step.makes:
             softmaxes.setdefault(step.makes[0][0], (step.index,))
     for made, members in softmaxes.items():
         inside = set(members)
@@ -130,7 +130,7 @@ def _weighted(flow: Flow, value: Version, softmax: Step) -> set[int] | None:
 
 def _axis(softmax: Step) -> int | None:
     """The stride along which a library softmax normalises; ``None``: not known."""
-    if op_root(softmax.op) not in ("_softmax", "_safe_softmax", "softmax") or not softmax.makes:
+    if op_root(softmax.op) not in ("_softmax", "softmax") or not softmax.makes:
         return None
     dim = next((a for a in operands(softmax.op)[1:2] if isinstance(a, int)), None)
     made = softmax.makes[0][1]
@@ -229,7 +229,7 @@ def _masked(flow: Flow, step: Step, members: set[int]) -> Step | None:
             return None
         compared = compared or op_root(after.op) in ("gt", "lt", "ge", "le", "bernoulli")
         large = [t for t in after.op.inputs if t.numel > 1]
-        if op_root(after.op) in ("mul", "where", "masked_fill") and len(large) >= 2 and compared:
+        if op_root(after.op) in ("mul", "masked_fill") and len(large) >= 2 and compared:
             members.add(after.index)
             scaled = _only_reader(flow, after)
             if scaled is not None and op_root(scaled.op) in ("div", "mul") and _by_number(scaled):

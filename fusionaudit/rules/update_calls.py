@@ -21,6 +21,7 @@ _SGD = (
 )
 _MOMENTUM = "torch.optim.SGD(parameters, lr, momentum=m, fused=True), or foreach=True of it"
 _ADAM = "torch.optim.AdamW (or Adam) with fused=True, or foreach=True of it"
+_NORM = "torch._foreach_norm(tensors)"
 _FOREACH = "torch._foreach_* over the list of tensors"
 AXPY = "use p.add_(p.grad, alpha=-lr), one kernel; or, for all tensors at once, what FA106 says"
 _CLOSE = 1e-6
@@ -41,7 +42,7 @@ def update_call(loop: Loop, others: Sequence[Loop]) -> UpdateCall:
     if library is not None and loop.phase == "optimizer":
         return UpdateCall(call=optimizer_form(library), whole=False)
     if _measures(loop):
-        return UpdateCall(call=CLIP, whole=False)
+        return UpdateCall(call=_NORM if loop.gradients is False else CLIP, whole=False)
     if loop.gradients and names <= {"clamp", "clamp_min", "clamp_max"}:
         return UpdateCall(call=_CLIP_VALUE, whole=False)
     if loop.gradients and names <= {"mul", "div"} and any(_measures(o) and o.gradients for o in others):
@@ -50,7 +51,7 @@ def update_call(loop: Loop, others: Sequence[Loop]) -> UpdateCall:
         return UpdateCall(call=_ADAM, whole=True)
     if not loop.gradients and is_average(loop.ops):
         return UpdateCall(call=_EMA, whole=True)
-    if loop.gradients and names <= {"mul", "add", "sub", "_to_copy", "copy", "neg", "clone"}:
+    if loop.gradients and loop.writes and names <= {"mul", "add", "sub", "_to_copy", "copy", "neg", "clone"}:
         plain = 2 * len(loop.writes) < 3 * loop.turns  # momentum writes a buffer for each parameter as well
         return UpdateCall(call=_SGD if plain else _MOMENTUM, whole=True)
     if loop.phase == "optimizer" and library is None and names - {"zeros_like", "zero", "clone"}:
@@ -61,7 +62,7 @@ def update_call(loop: Loop, others: Sequence[Loop]) -> UpdateCall:
 def _measures(loop: Loop) -> bool:
     """Norms of all tensors, or sums of their squares."""
     names = set(roots(loop.names))
-    return bool(names & _NORMS) or (loop.gradients and "sum" in names and bool(names & {"pow", "mul", "square"}))
+    return bool(names & _NORMS) or (bool(loop.gradients) and "sum" in names and bool(names & {"pow", "mul", "square"}))
 
 
 def is_average(ops: Sequence[Op]) -> bool:
