@@ -208,9 +208,11 @@ def opening(changes: Changes, new: Lock, sides: tuple[str, str]) -> str:
     between = f"{what} between {sides[0]} and {sides[1]}"
     key = new.key
     if changes.other_key:
-        return f"{between}. They differ in {'; '.join(changes.other_key)}: a change may come from that alone."
+        alone = ": a change may come from that alone" if count else ""
+        return f"{between}. They differ in {'; '.join(changes.other_key)}{alone}."
     cores = "" if key.sm_count is None else f" ({key.sm_count} SMs)"
-    return f"{between}, both for {key.target}{cores} with torch {key.torch} and Triton {key.triton}, {key.engine}."
+    versions = [f"{name} {v}" for name, v in (("torch", key.torch), ("Triton", key.triton)) if v != "unknown"]
+    return f"{between}, both for {key.target}{cores}, {key.engine}, {' and '.join(versions) or 'versions not known'}."
 
 
 _FEW = 8

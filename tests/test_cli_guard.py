@@ -192,9 +192,7 @@ def test_diff_formats(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(re.split(r"(?<!\\)\|", rows[0])) == 5
     CliRunner().invoke(main, ["diff", "--format", "json", "-o", "d.json", "a.lock", "b.lock"])
     assert json.loads((place / "d.json").read_text()) == told
-    same = (
-        "No fusion group changed between a.lock and a.lock, both for h100 (132 SMs) with torch 2.13.0 and Triton 3.7.1"
-    )
+    same = "No fusion group changed between a.lock and a.lock, both for h100 (132 SMs), deviceless, torch 2.13.0 and"
     for fmt in ("console", "markdown"):
         assert same in " ".join(CliRunner().invoke(main, ["diff", "--format", fmt, "a.lock", "a.lock"]).stdout.split())
     for fmt in ("json", "markdown"):

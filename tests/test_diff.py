@@ -321,6 +321,17 @@ def test_diff_names_an_upgrade_group_by_group() -> None:
     assert sum(line.startswith("split:") for line in lines) == 1
 
 
+def test_the_opening_says_no_more_than_is_known() -> None:
+    other = lock_of(document(torch="2.14.1"))
+    told = "No fusion group changed between the first and the second. They differ in torch 2.13.0 -> 2.14.1."
+    assert diff_lines(LOCK, other)[0] == told
+    bare = document()
+    bare["environment"] = {}
+    bare["target"] = {"name": "NVIDIA H100"}
+    opened = diff_lines(lock_of(bare), lock_of(bare))[0]
+    assert opened.endswith("and the second, both for NVIDIA-H100, deviceless, versions not known.")
+
+
 def test_nothing_is_invented_between_equal_locks() -> None:
     changes = compare(LOCK, lock_of(document()))
     assert changes.changes == ()
