@@ -115,6 +115,17 @@ def test_replays_of_the_script_s_own_cuda_graph_are_tied_to_the_compiled_graph(t
     assert not any(n["kind"] == "opaque-graph" for n in document["notes"])
 
 
+def test_a_template_that_unpacks_its_operand_is_slower_than_the_two_apart(tmp_path: Path) -> None:
+    """2,167 us on the H200; cuBLAS took 1,361 us in the eager pass, and the int8 weights are 0.2 GB to unpack."""
+    capture = shutil.copytree(CAPTURES / "kineto" / "slow_template", tmp_path / "capture")
+    document = json.loads(CliRunner().invoke(main, ["analyze", str(capture), "--format", "json"]).stdout)
+    (found,) = [f for f in document["findings"] if f["rule"] == "FA303"]
+    assert found["severity"] == "warning"
+    assert found["location"]["line"] == 11
+    assert "matmul (1.36 ms, as in the eager pass)" in found["message"]
+    assert found["saving_ns"] == pytest.approx(750_000, rel=0.02)
+
+
 @pytest.mark.parametrize("path", sorted(CAPTURES.glob("*.sqlite")), ids=lambda p: p.stem)
 def test_match_rate_is_at_least_99_percent(path: Path) -> None:
     log = "tiny_graph.torch_logs.txt" if "graph" in path.stem else None

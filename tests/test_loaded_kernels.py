@@ -59,7 +59,7 @@ def test_a_kernel_takes_the_figure_of_its_registers(figures, expected):
     resources = {"kernels": {"triton_poi_fused_add_0": [{"registers": r, "local_bytes": b} for r, b in figures]}}
     told = with_local_memory(spread(255), resources)
     assert told.kernels[0].local_memory_bytes == expected
-    assert ["not known whether they spill" in n.text for n in told.notes] == [True] * (expected is None)
+    assert ["register spills of 1 Triton kernel" in n.text for n in told.notes] == [True] * (expected is None)
 
 
 def test_what_the_trace_tells_stays():

@@ -27,7 +27,7 @@ def with_local_memory(p: Pass, resources: dict[str, Any]) -> Pass:
     unknown = {k.name for k in kernels if k.name.startswith("triton_") and k.local_memory_bytes is None}
     if not unknown or not p.name.startswith(("compiled", "imported")):
         return replace(p, kernels=kernels)
-    text = f"{p.name}: of {counted(len(unknown), 'Triton kernel')} it is not known whether they spill: no trace says so"
+    text = f"{p.name}: register spills of {counted(len(unknown), 'Triton kernel')} are not known: no trace tells them"
     remedy = "see them with `fusionaudit run`, which asks the loaded kernels"
     note = Note(kind="unmeasured", text=text, remedy=remedy, pass_name=p.name)
     return replace(p, kernels=kernels, notes=(*p.notes, note))
