@@ -18,7 +18,7 @@ from fusionaudit.device import Device
 from fusionaudit.figures import counted
 from fusionaudit.findings import Finding, Location, Note, rank
 from fusionaudit.program.expectation import named
-from fusionaudit.program.model import Kernel, Pass, Program
+from fusionaudit.program.model import Kernel, Pass, Program, uncounted
 from fusionaudit.trace.schema import Op
 
 SCHEMA_VERSION = 1
@@ -188,23 +188,12 @@ def edges(kernels: Iterable[Kernel]) -> list[dict[str, Any]]:
     return out
 
 
-def _uncounted(kernels: Sequence[Kernel]) -> int:
-    """Kernels whose bytes are in no sum: not known, nor given to another launch of the same op or call."""
-
-    def work(k: Kernel) -> set[object]:
-        ids: set[object] = set(k.ops)
-        return ids or ({(k.graph, k.call)} if k.graph is not None else set())
-
-    known = {w for k in kernels if k.global_bytes for w in work(k)}
-    return sum(k.global_bytes is None and known.isdisjoint(work(k)) for k in kernels)
-
-
 def _unlike_bytes(passes: Sequence[dict[str, Any]]) -> list[Note]:
     """A note where the sums of bytes of the eager and the compiled pass leave out other kernels."""
     missing = {p["name"]: p["per_step"]["uncounted_kernels"] for p in passes if p["name"] in ("eager", "compiled")}
     if len(set(missing.values())) < 2:
         return []
-    counts = ", ".join(f"{counted(n, 'kernel')} of {name}" for name, n in missing.items())
+    counts = ", ".join(f"{counted(n, 'kernel')} of {name}" for name, n in missing.items() if n)
     text = f"the sums of bytes are without {counts}, whose bytes are not known: they are not the same work's"
     return [Note(kind="unlike-bytes", text=text, remedy="compare kernel by kernel")]
 
@@ -231,7 +220,7 @@ def per_step(p: Pass, device: Device | None) -> dict[str, Any]:
         "global_bytes": moved,
         "basis": None if moved is None else "modelled",
         "kernels_without_bytes": sum(k.global_bytes is None for k in p.kernels),
-        "uncounted_kernels": _uncounted(p.kernels),
+        "uncounted_kernels": uncounted(p.kernels),
         "bandwidth_bytes_per_s": None if bandwidth is None else round(bandwidth),
         "bandwidth_share": None if bandwidth is None or not peak else round(bandwidth / peak, 4),
         "intermediate_bytes": sum(b or 0 for b in intermediates.values()) if links else none,
