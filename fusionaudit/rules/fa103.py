@@ -16,8 +16,9 @@ What a library has as one call is told by what the ops make of a row (and for at
 minimum is what the call moves: the rows once in and once out, queries, keys, values, mask and result of attention, not
 the scores; for cross-entropy also the log-probabilities that the library's own keeps.
 
-When it is wrong: on a device with another size of L2 cache, near that limit. Attention whose weights the script keeps without reading them again (a module that
-returns them) cannot be replaced, and heads or dtypes that no fused kernel takes gain nothing.
+When it is wrong: on a device with another size of L2 cache, near that limit. Attention whose weights the script keeps
+without reading them again (a module that returns them) cannot be replaced, and heads or dtypes that no fused kernel
+takes gain nothing.
 
 What to do: use the library call that the message names, or torch.compile.
 """
