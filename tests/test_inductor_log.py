@@ -224,6 +224,20 @@ def test_warm_cache_cannot_judge() -> None:
     assert [(n.kind, n.blocks) for n in read.notes] == [("warm-cache", True)]
     # The same code again in a process that compiled it: its decisions are in the log.
     assert parse_log(plain("sum_abs") + cached).cache_hits == 0
+    # Decisions of other graphs say nothing about the cached one.
+    assert [n.kind for n in parse_log(plain("block") + cached).notes if n.blocks] == ["warm-cache"]
+
+
+def test_a_trace_of_a_warm_cache_cannot_judge(tmp_path: Path) -> None:
+    miss = gzip.decompress((DATA / "dedicated_log_torch_trace_sum_abs.log.gz").read_bytes()).decode()
+    hit = miss.replace("fx_graph_cache_miss", "fx_graph_cache_hit")
+    for name, text, hits in (("cold", miss, 0), ("warm", hit, 1), ("again", miss + hit, 0)):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "trace.log").write_text(text)
+        read = read_inductor(None, folder)
+        assert read.cache_hits == hits
+        assert [(n.kind, n.blocks) for n in read.notes if n.kind == "warm-cache"] == [("warm-cache", True)] * hits
 
 
 def test_nothing_planted_runs(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from fusionaudit.inductor.kernel_body import MOST_LINES
 from fusionaudit.inductor.log_lines import LogLine, parse_lines, read_text, records
 from fusionaudit.inductor.model import CompiledGraph, FusionDecision, GeneratedCall, InductorLog, Node
 from fusionaudit.inductor.output_code import parse_output_code
-from fusionaudit.inductor.structured_log import StructuredLog, read_structured
+from fusionaudit.inductor.structured_log import StructuredLog, read_structured, warm_cache
 
 _HIT = re.compile(
     r"fx graph cache hit for key (\S+)|AOTAutograd cache hit for key (\S+)|FX cache hit with key: (\S+)", re.I
@@ -71,18 +71,10 @@ def parse_log(text: str, *, name: str = "log", cut: bool = False) -> InductorLog
                 blocks=bool(broken),
             )
         )
-    if any(g.kernels or g.calls for g in graphs) and not fusions:
-        if hits:
-            text_note = f"{name} has graphs from a warm cache: fusion decisions are not logged then"
-            notes.append(
-                Note(
-                    kind="warm-cache",
-                    text=text_note,
-                    remedy="record with TORCHINDUCTOR_FORCE_DISABLE_CACHES=1",
-                    blocks=True,
-                )
-            )
-        elif sum(len(g.calls) for g in graphs) > 1:
+    if any(g.kernels or g.calls for g in graphs):
+        if hits:  # some graphs from the cache are enough, whatever is logged of others
+            notes.append(warm_cache(name))
+        elif not fusions and sum(len(g.calls) for g in graphs) > 1:
             notes.append(
                 Note(kind="no-fusion-log", text=f"{name} has no fusion decisions", remedy="add fusion to TORCH_LOGS")
             )
@@ -328,6 +320,7 @@ def _merge(text: InductorLog, traced: StructuredLog) -> InductorLog:
         graphs = unique_ids(completed)
     elif graphs and not any(n.location for g in graphs for n in g.nodes) and traced.printed:
         graphs, _ = _complete(graphs, traced.printed, ())
+    told = {n.kind for n in text.notes}
     return replace(
         text,
         graphs=tuple(graphs),
@@ -335,7 +328,7 @@ def _merge(text: InductorLog, traced: StructuredLog) -> InductorLog:
         recompiles=text.recompiles or traced.recompiles,
         cudagraph_skips=text.cudagraph_skips or traced.cudagraph_skips,
         cache_hits=max(text.cache_hits, traced.cache_hits),
-        notes=(*text.notes, *traced.notes),
+        notes=(*text.notes, *(n for n in traced.notes if n.kind != "warm-cache" or n.kind not in told)),
     )
 
 

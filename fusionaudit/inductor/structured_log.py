@@ -42,6 +42,7 @@ class _Gathered:
     guards: list[tuple[str, str]] = field(default_factory=list)
     functions: dict[str, Location] = field(default_factory=dict)
     skips: list[CudagraphSkip] = field(default_factory=list)
+    own: set[str] = field(default_factory=set)
     hits: int = 0
     broken: int = 0
 
@@ -103,6 +104,8 @@ def read_structured(path: Path) -> StructuredLog:
             f"{counted(gathered.broken, 'graph')} could not be read whole" if gathered.broken else "its end is missing"
         )
         notes.append(Note(kind="cut-off", text=f"{path.name} is cut off or damaged: {what}", remedy="record it again"))
+    if gathered.hits:
+        notes.append(warm_cache(path.name))
     return StructuredLog(
         graphs=tuple(gathered.graphs),
         printed=tuple(gathered.printed),
@@ -112,6 +115,12 @@ def read_structured(path: Path) -> StructuredLog:
         cache_hits=gathered.hits,
         notes=tuple(notes),
     )
+
+
+def warm_cache(name: str) -> Note:
+    """The log holds graphs that were compiled by another run."""
+    text = f"{name} has graphs from a warm cache: fusion decisions are not logged then"
+    return Note(kind="warm-cache", text=text, remedy="record with TORCHINDUCTOR_FORCE_DISABLE_CACHES=1", blocks=True)
 
 
 def _recompile(gathered: _Gathered, where: str, guard: str) -> Recompile:
@@ -165,8 +174,9 @@ def _take(out: _Gathered, header: Mapping[str, Any], payload: str) -> None:
         state = name.rsplit("_", 1)[-1]
         details = _json(payload)
         key_text = details.get("key") if isinstance(details, dict) else None
-        if state == "hit":
-            out.hits += name.startswith("fx_graph")
+        if name.startswith("fx_graph"):  # a graph that this process compiled before is no hit
+            out.hits += state == "hit" and key_text not in out.own
+            out.own |= {key_text} if isinstance(key_text, str) and state != "hit" else set()
         if name.startswith("fx_graph") and isinstance(key_text, str):
             _give_key(out, where, key_text)
 
