@@ -5,15 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from builders import call, graph
 
 import fusionaudit
 from fusionaudit.capture import marks
 from fusionaudit.config import Config
 from fusionaudit.expectations import expect
 from fusionaudit.findings import Finding, Location
+from fusionaudit.inductor.model import InductorLog
 from fusionaudit.program.expectation import Expectation, expectations, named, region_name
 from fusionaudit.program.model import Kernel, Op, Pass, Program
 from fusionaudit.rules import fa116
@@ -143,11 +146,16 @@ def region(entry: int, what: Expectation = WHAT) -> str:
     return region_name(what, entry)
 
 
-def findings(compiled: list[Kernel], eager_regions: list[str] | None = None) -> list[Finding]:
+def findings(
+    compiled: list[Kernel],
+    eager_regions: list[str] | None = None,
+    log: InductorLog | None = None,
+    eager: tuple[Kernel, ...] = (),
+) -> list[Finding]:
     ops = tuple(Op(id=i, name="aten.add.Tensor", region=r) for i, r in enumerate(eager_regions or [region(1)]))
     passes = (
-        Pass(name="eager", engine="deviceless", ops=ops),
-        Pass(name="compiled", engine="deviceless", kernels=tuple(compiled)),
+        Pass(name="eager", engine="deviceless", ops=ops, kernels=eager),
+        Pass(name="compiled", engine="deviceless", kernels=tuple(compiled), log=log or InductorLog()),
     )
     return list(fa116.check(Program(engine="deviceless", device=None, passes=passes), Config()))
 
@@ -200,6 +208,36 @@ def test_what_is_nested_in_the_block_is_the_blocks() -> None:
     assert [what for what, _ in expectations(both)] == [outer, WHAT]
     odd = Expectation(kernel="a > b", file="/x > y/block.py", first_line=1, last_line=2)
     assert expectations(f"model > {region(3, odd)}") == [(odd, 3)]
+
+
+def test_a_fused_kernel_is_the_blocks_by_any_of_its_lines() -> None:
+    """It is shown at the line of its last op, after the block."""
+    made, generated = call("triton_0", aten=("add", "gelu", "mul"))
+    made = replace(
+        made, location=Location(file=FILE, line=20), locations=tuple(Location(file=FILE, line=n) for n in (11, 20))
+    )
+    log = InductorLog(graphs=(graph((made, generated)),))
+    fused = kernel(0, "aten.add", "aten.gelu", "aten.mul", line=20, graph=log.graphs[0].id, call=0)
+    assert findings([fused], log=log) == []
+    (finding,) = findings([fused])
+    assert "none of them ran" in finding.message
+
+
+def test_what_cannot_be_checked_is_said() -> None:
+    what = Expectation(max_bytes=100, file=FILE, first_line=10, last_line=14)
+    known = {"read_bytes": 50, "write_bytes": 50, "region": region(1, what)}
+    whole, part = kernel(0, "aten.add", ops=(3,), **known), kernel(1, "aten.add", ops=(3,), region=region(1, what))
+    assert findings([whole, part], [region(1, what)]) == []
+    (finding,) = findings([whole, kernel(1, "my.op", ops=(4,), region=region(1, what))], [region(1, what)])
+    assert (finding.severity, finding.message) == (
+        "warning", "declared fusion cannot be checked: the bytes of 1 kernel are not known",
+    )  # fmt: skip
+    one = Expectation(max_kernels=1, file=FILE, first_line=10, last_line=14)
+    ran = kernel(0, "aten.add", region=region(1, one))
+    (finding,) = findings([], [region(1, one)], eager=(ran,))
+    assert finding.severity == "warning"
+    assert finding.message.endswith("no kernel of its lines is in the compiled code")
+    assert findings([], [region(1, one)]) == []  # views launch nothing either way
 
 
 def test_bytes_and_names() -> None:

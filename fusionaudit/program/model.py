@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -140,3 +141,14 @@ class Program:
     def get(self, name: str) -> Pass | None:
         """The pass of that name, if it was made."""
         return next((p for p in self.passes if p.name == name), None)
+
+
+def uncounted(kernels: Sequence[Kernel]) -> int:
+    """Kernels whose bytes are in no sum: not known, nor given to another launch of the same op or call."""
+
+    def work(k: Kernel) -> set[object]:
+        ids: set[object] = set(k.ops)
+        return ids or ({(k.graph, k.call)} if k.graph is not None else set())
+
+    known = {w for k in kernels if k.global_bytes for w in work(k)}
+    return sum(k.global_bytes is None and known.isdisjoint(work(k)) for k in kernels)

@@ -13,8 +13,8 @@ from fusionaudit.report.wording import Document, basis_note, format_bytes, forma
 
 Kernel = dict[str, Any]
 NOTE = (
-    "a region has what is nested in it; a kernel of compiled code counts where its first line is, backward kernels "
-    "where backward runs"
+    "a region has what is nested in it; a kernel of compiled code counts at the line that it is shown at, backward "
+    "kernels where backward runs"
 )
 OUTSIDE = "(no region)"
 
