@@ -180,3 +180,15 @@ def test_the_same_input_gives_the_same_findings() -> None:
     first, second = (analyzed("nsys2023.4_block_compiled", "block_compiled.torch_logs.txt") for _ in range(2))
     assert [f["fingerprint"] for f in first["findings"]] == [f["fingerprint"] for f in second["findings"]]
     assert first["findings"] == second["findings"]
+
+
+def test_a_log_of_another_gpu_is_not_judged(tmp_path: Path) -> None:
+    """The same kernel names, made for an A100: the capture is an H200's."""
+    text = (CAPTURES / "sum_abs_compiled.torch_logs.txt").read_text()
+    made = "multi_processor_count=108, cc=80, major=8"
+    log = tmp_path / "a100.txt"
+    log.write_text(text.replace("multi_processor_count=132, cc=90, major=9", made))
+    document = analyzed("nsys2023.4_sum_abs_compiled", str(log), code=2)
+    (note,) = [n for n in document["notes"] if n["blocks"]]
+    assert "its kernels were made for sm_80 with 108 SMs, and these ran on NVIDIA H200 (sm_90" in note["text"]
+    assert note["remedy"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from fusionaudit.device import Device
@@ -22,6 +23,7 @@ _FASTER_THAN_MEMORY = 1.5
 _LOG_REMEDY = "give --inductor-log FILE (stderr of the same run with TORCH_LOGS=output_code,fusion and cold caches)"
 _LIBRARY = {"matmul", "convolution", "attention", "template", "sort", "collective"}
 _COPIES = ("memcpy", "memset")
+_MADE_FOR = re.compile(r"DeviceProperties\([^()]*?multi_processor_count=(?P<sms>\d+), cc=(?P<cc>\d+)")
 
 
 def judging_notes(program: Program) -> tuple[Note, ...]:
@@ -113,10 +115,26 @@ def log_notes(p: Pass, log: InductorLog, file: str, device: Device | None) -> li
         fast = next((k for k in generated if _impossible(k, device)), None)
         if fast is not None:
             problem = f"by the log's sizes {fast.name} would be faster than the GPU's memory"
+    if problem is None and device is not None:
+        problem = _other_gpu(log, device)
     if problem is None:
         return []
     text = f"{file}: the log is of another run: {problem}"
     return [Note(kind="log-mismatch", text=text, remedy=_LOG_REMEDY, blocks=True)]
+
+
+def _other_gpu(log: InductorLog, device: Device) -> str | None:
+    """Inductor writes into each kernel for what GPU it made it: which kernels, and what they hold, depends on it."""
+    found = next((m for g in log.graphs for k in g.kernels if (m := _MADE_FOR.search(k.source))), None)
+    if found is None:
+        return None
+    sms, capability = int(found["sms"]), (int(found["cc"]) // 10, int(found["cc"]) % 10)
+    same = device.compute_capability in (None, capability) and device.sm_count in (None, sms)
+    if same:
+        return None
+    words = "sm_{}{} with {} SMs"
+    ran = words.format(*(device.compute_capability or ("?", "?")), device.sm_count or "?")
+    return f"its kernels were made for {words.format(*capability, sms)}, and these ran on {device.name} ({ran})"
 
 
 def _impossible(kernel: Kernel, device: Device) -> bool:
