@@ -42,6 +42,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     (r"score_fusion_memory_threshold|score", "low-score"),
     (r"slowdown|benchmark", "slower"),
     (r"foreach", "foreach"),
+    (r"by EVT|is not a (ComputedBuffer|Pointwise)|computed buffer name|'s size: .* differs from", "template"),
     (r"[Ss]plit scan", "scan"),
     (r"prologue|epilogue|template|native matmul", "template"),
     (r"numel|rnumel|numel incompatibility|sizes? mismatch", "iteration-mismatch"),
