@@ -89,3 +89,13 @@ def test_silent_on_what_inductor_puts_there_itself():
     seeds = replace(made, calls=tuple(replace(c, location=None) if c.kind == "extern" else c for c in made.calls))
     assert run(fa114, compiled(made))
     assert not run(fa114, compiled(seeds))
+
+
+def test_a_complex_op_that_is_alone_in_its_graph_is_between_nothing():
+    z, w, v = (t(name, MEGA, dtype="complex64") for name in "zwv")
+    first = call("torch.ops.aten.mul.Tensor", [z], [w], kind="extern", kernel="opaque")
+    assert not run(fa114, compiled(graph(first, inputs=[z], outputs=["w"])))
+    second = call("torch.ops.aten.add.Tensor", [w], [v], kind="extern", kernel="opaque")
+    found = run(fa114, compiled(graph(first, second, inputs=[z], outputs=["v"])))
+    assert [f.ops for f in found] == [("mul",), ("add",)]
+    assert all("0 generated" not in f.message for f in found)

@@ -110,7 +110,12 @@ def _barriers(
 
 
 def _blocks_views(graph: CompiledGraph, positions: list[int]) -> bool:
-    """Complex ops reach their neighbours through view_as_real and view_as_complex, which are calls as well."""
+    """Complex ops reach their neighbours through view_as_real and view_as_complex, which are calls as well.
+
+    One that is alone in its graph stands between nothing.
+    """
+    if sum(c.kind != "cpu" and target_name(c) not in _NOT_WORK for c in graph.calls) < 2:
+        return False
     return any("complex" in t.dtype for i in positions for t in (*graph.calls[i].reads, *graph.calls[i].writes))
 
 
@@ -146,6 +151,10 @@ def _finding(
     judged = worth(program, p, config, saving_ns=saving, avoidable_bytes=None if crossing is None else 2 * crossing)
     severity: Severity = "info" if any(word in name for word in _SIZE_FROM_DATA) else judged.severity
     wanted = {graph.calls[i].index for i in (*positions, *beside)}
+    near = ", whose neighbours are no generated kernels either"
+    if beside:
+        near = f", beside {counted(len(beside), 'generated kernel')}: {human_bytes(crossing)} go to and from it"
+        near += " through memory"
     kind = {"user_triton": "a user's Triton kernel", "custom": "a custom op"}.get(first.kind, "a library call")
     if "scatter" in name and first.category in ("matmul", "convolution"):
         reason = "a matmul template cannot take an epilogue that writes into the caller's tensor"
@@ -157,8 +166,7 @@ def _finding(
         rule=CODE,
         pass_name=p.name,
         severity=severity,
-        message=f"{name} is a barrier in graph {graph.id}, {times(len(positions))}, beside "
-        f"{counted(len(beside), 'generated kernel')}: {human_bytes(crossing)} go to and from it through memory",
+        message=f"{name} is a barrier in graph {graph.id}, {times(len(positions))}{near}",
         ops=(name,),
         kernel_ids=tuple(k.id for k in kernels if k.call in wanted),
         location=first.location,
