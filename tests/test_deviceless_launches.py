@@ -109,6 +109,9 @@ def test_sorted_writes_as_an_h200_launched_them() -> None:
     added = kinds("aten.index_put_.default", tensor(64, 8), four, tensor(4, 8), mutated=(0,), arguments=[True])
     assert len(added) == 12
     assert added.count("sort") == 1
+    given = [{"tensor": 0}, [{"tensor": 1}], {"tensor": 2}, True, True]
+    unsafe = kinds("aten._index_put_impl_.default", tensor(64, 8), four, tensor(4, 8), mutated=(0,), arguments=given)
+    assert len(unsafe) == len(added) - 6, "the gradient of an index does not check it again"
 
 
 def test_a_mask_is_made_indices() -> None:

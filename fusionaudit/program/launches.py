@@ -238,7 +238,7 @@ def _index_put(op: Op) -> Kinds:
         number = max(len(indices), 1)
         # Least and greatest index, each compared and asserted; a remainder and a stride; their sum; rows, numbers.
         # A gradient does not check the indices that forward has used (unsafe).
-        unsafe = op_root(op).startswith("_index_put_impl") and op.arguments[4:5] == (True,)
+        unsafe = op_root(op).startswith("_index_put_impl") and list(op.arguments[4:5]) == [True]
         checks: list[Category] = [] if unsafe else ["reduction", "pointwise", "pointwise"]
         arithmetic: list[Category] = ["pointwise"]
         kinds = [*checks * 2 * number, *arithmetic * (3 * number + 1), *_sorted(keys, bits), *kinds]
