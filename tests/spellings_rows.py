@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 
 import torch
-from library_spellings import BIAS, DEVICE, HALF, TARGET, WIDE, B, N, W, X, named, silent, wants
+from library_spellings import BIAS, DEVICE, HALF, TARGET, WIDE, B, N, W, X, named, rand, silent, wants
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
+
+LONG = rand(32, 16384)
 
 # --- softmax
 
@@ -246,6 +248,18 @@ def silu_swish_function():
 @named(SILU)
 def silu_divided():
     return X / (1 + torch.exp(-X))  # here
+
+
+@silent
+def a_softmax_of_scaled_scores():
+    """Probabilities of long rows are all near zero, and still others."""
+    return F.softmax(LONG * 0.5, -1), F.softmax(LONG.sin(), -1)
+
+
+@silent
+def what_changes_nothing():
+    scale = torch.ones((), device=DEVICE)
+    return torch.sigmoid(X).relu(), torch.softmax(X * scale, -1), F.silu(X) * 1.0
 
 
 @silent(grad=True)

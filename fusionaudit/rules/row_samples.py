@@ -257,7 +257,9 @@ _ACTIVATIONS: dict[str, Callable[[float], float]] = {
 
 
 def _near(found: Sequence[float], wanted: Sequence[float], close: float) -> bool:
-    return all(abs(a - b) <= close * max(0.05, abs(b)) for a, b in zip(found, wanted, strict=True))
+    """Equal but for rounding; against the largest where one is near zero (probabilities of long rows are all small)."""
+    least = 0.05 * max(abs(b) for b in wanted)
+    return all(abs(a - b) <= close * max(least, abs(b)) for a, b in zip(found, wanted, strict=True))
 
 
 def function_of_row(made: Sample, length: int | None) -> str | None:

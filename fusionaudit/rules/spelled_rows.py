@@ -115,7 +115,9 @@ def _from_root(flow: Flow, value: Version, tensor: Tensor) -> Iterator[Spelled]:
     if found or not 0 < len(missing) <= 2:
         return
     for numbers in itertools.product(_CONSTANTS, repeat=len(missing)):
-        matched = list(_matches(flow, _explore(flow, value, tensor, dict(zip(missing, numbers, strict=True)))))
+        tried = _explore(flow, value, tensor, dict(zip(missing, numbers, strict=True)))
+        # Activations have such constants; a softmax of scaled scores is none of the scores.
+        matched = [s for s in _matches(flow, tried) if not any(_reduces(flow.steps[i]) for i in s.members)]
         if matched:
             yield from matched
             return
@@ -252,20 +254,23 @@ def _measure_rows(step: Step, found: _Closure, given: list[Operand | None]) -> N
 
 def _matches(flow: Flow, closure: _Closure) -> Iterator[Spelled]:
     value, tensor = closure.root
+    named: dict[int, str] = {}
     for made, sample in closure.samples.items():
         maker, written = closure.made[made]
-        if maker < 0:
+        if maker < 0 or sample.level != "row":
             continue
         members = closure.above[maker]
-        if sample.level == "row":
-            reduces = any(_reduces(flow.steps[i]) for i in members)
-            name = function_of_row(sample, closure.rows.length if reduces else None)
-            works = sum(flow.steps[i].kind not in ("cast", "copy") for i in members)  # casts alone are no spelling
-            if name is not None and "norm" not in name and members & closure.affine:
-                continue
-            if name is not None and works > 1 and written.numel == tensor.numel:
-                spelled = Spelled(name=name, members=tuple(sorted(members)), results=(made,), trailing=closure.trailing)
-                yield _with_ends(flow, spelled, closure)
+        reduces = any(_reduces(flow.steps[i]) for i in members)
+        name = function_of_row(sample, closure.rows.length if reduces else None)
+        if name is None or ("norm" not in name and members & closure.affine):
+            continue
+        named[maker] = name
+        works = sum(flow.steps[i].kind not in ("cast", "copy") for i in members)  # casts alone are no spelling
+        # What comes after it and changes nothing (a ReLU of a sigmoid) is not part of it, but for a norm's weights.
+        again = any(named.get(i) == name for i in members - {maker}) and maker not in closure.affine
+        if not again and works > 1 and written.numel == tensor.numel:
+            spelled = Spelled(name=name, members=tuple(sorted(members)), results=(made,), trailing=closure.trailing)
+            yield _with_ends(flow, spelled, closure)
     picking = [m for m in closure.samples if closure.samples[m].level != "row"]
     if closure.rows.length is None or not any(_picks(flow.steps[i]) for i in closure.above):
         return
