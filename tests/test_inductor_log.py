@@ -145,6 +145,24 @@ def test_the_limit_at_which_dynamo_gives_up() -> None:
     assert [(r.function, r.limit) for r in read.recompiles] == [("f0", 8), ("f1", 8), ("f2", None)]
 
 
+def test_a_trace_tells_the_limit_too(tmp_path: Path) -> None:
+    def line(header: dict[str, object], payload: str = "") -> str:
+        told = json.dumps({**header, "frame_id": 0})
+        body = "".join("\t" + p + "\n" for p in payload.split("\n")) if payload else ""
+        return f"V1129 23:47:56.825000 20341 torch/_dynamo/utils.py:2009] {told}\n{body}"
+
+    named = {"compile_id": "0/7", "co_filename": "/home/u/s.py", "co_firstlineno": 5, "co_name": "f"}
+    gave_up = {"compile_id": "0/8", "co_filename": None, "fail_reason": "Dynamo recompile limit exceeded\n  too many"}
+    reasons = {"artifact": {"name": "recompile_reasons", "encoding": "json"}}
+    text = line({"compilation_metrics": named, "frame_compile_id": 7})
+    for number in (7, 8):
+        text += line({**reasons, "frame_compile_id": number}, json.dumps([f"0/{number - 1}: s.k == {number - 1}"]))
+    text += line({"compilation_metrics": gave_up, "frame_compile_id": 8})
+    (tmp_path / "trace.log").write_text(text)
+    read = read_inductor(None, tmp_path)
+    assert [(r.function, r.location and r.location.line, r.limit) for r in read.recompiles] == [("f", 5, 8)] * 2
+
+
 def test_host_work_is_no_launch() -> None:
     kinds = [(c.target, c.kind, c.category) for g in log("case35").graphs for c in g.calls]
     assert kinds[0][:2] == ("cpp_fused_0", "cpu")

@@ -42,6 +42,7 @@ class _Gathered:
     guards: list[tuple[str, str]] = field(default_factory=list)
     functions: dict[str, Location] = field(default_factory=dict)
     skips: list[CudagraphSkip] = field(default_factory=list)
+    limits: dict[str, int] = field(default_factory=dict)
     own: set[str] = field(default_factory=set)
     hits: int = 0
     broken: int = 0
@@ -124,8 +125,17 @@ def warm_cache(name: str) -> Note:
 
 
 def _recompile(gathered: _Gathered, where: str, guard: str) -> Recompile:
-    place = gathered.functions.get(where.split("_")[0])
-    return Recompile(location=place, function=(place.function or "") if place else "", guard=guard, compile_id=where)
+    frame = where.split("/")[0]
+    # What is given up has no metrics of its own: another version of the function names it.
+    versions = (place for name, place in gathered.functions.items() if name.split("/")[0] == frame)
+    place = gathered.functions.get(where.split("_")[0]) or next(versions, None)
+    return Recompile(
+        location=place,
+        function=(place.function or "") if place else "",
+        guard=guard,
+        compile_id=where,
+        limit=gathered.limits.get(frame),
+    )
 
 
 def _take(out: _Gathered, header: Mapping[str, Any], payload: str) -> None:
@@ -138,6 +148,10 @@ def _take(out: _Gathered, header: Mapping[str, Any], payload: str) -> None:
         return
     for name in ("compilation_metrics", "bwd_compilation_metrics"):
         metrics = header.get(name)
+        failed = metrics.get("fail_reason") if isinstance(metrics, dict) else None
+        if isinstance(failed, str) and "recompile limit exceeded" in failed:
+            number = where.split("/")[1].split("_")[0]
+            out.limits[where.split("/")[0]] = int(number) if number.isdigit() else 0
         if isinstance(metrics, dict) and isinstance(metrics.get("co_filename"), str):
             line = metrics.get("co_firstlineno")
             out.functions[str(metrics.get("compile_id"))] = Location(
