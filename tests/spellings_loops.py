@@ -27,6 +27,7 @@ from torch.nn import functional as F  # noqa: N812
 
 FOREACH_SGD, SGD_CALL = "torch._foreach_add_(parameters, gradients, alpha=-lr)", "torch.optim.SGD(parameters, lr, "
 ADAM, CLIP = "torch.optim.AdamW (or Adam) with fused=True", "torch.nn.utils.clip_grad_norm_(parameters, max_norm"
+BOTH = "two findings"
 LERP = "torch._foreach_lerp_(averages, values, 1 - decay)"
 
 
@@ -129,6 +130,13 @@ def ema_copy():
 def ema_sub():
     for average, p in zip(AVERAGES, PARAMETERS, strict=True):
         average.sub_((1.0 - 0.99) * (average - p))  # here
+
+
+@loop(BOTH)
+def sgd_then_ema():
+    for p, average in zip(PARAMETERS, AVERAGES, strict=True):
+        p.add_(p.grad, alpha=-0.01)
+        average.mul_(0.99).add_(p, alpha=0.01)
 
 
 @silent

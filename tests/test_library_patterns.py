@@ -18,7 +18,7 @@ pytest.importorskip("triton")
 
 import library_spellings as spellings  # noqa: E402
 import spellings_groups  # noqa: E402, F401
-import spellings_loops  # noqa: E402, F401
+import spellings_loops  # noqa: E402
 import spellings_rows  # noqa: E402, F401
 from builders import eager, program  # noqa: E402
 
@@ -36,7 +36,7 @@ pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there: the engine is for machines without one"),
 ]
 
-NAMED = [name for name, (_, call, _) in spellings.CASES.items() if call is not None]
+NAMED = [name for name, (_, call, _) in spellings.CASES.items() if call is not None and call != spellings_loops.BOTH]
 SILENT = [name for name, (_, call, _) in spellings.CASES.items() if call is None]
 MODULES = ["library_spellings", "spellings_rows", "spellings_groups", "spellings_loops"]
 
@@ -153,3 +153,12 @@ def test_a_loop_by_hand_saves_what_one_pass_over_the_tensors_saves(recorded: dic
     assert loop.evidence["tensors"] == 9
     (chain,) = [f for f in findings(recorded["sgd_minus"]) if f.rule == "FA101" and f.key == "forward"]
     assert "p.add_(p.grad, alpha=-lr)" in chain.remedy
+
+
+def test_an_average_of_what_the_update_made_is_a_loop_of_its_own(recorded: dict[str, tuple[Op, ...]]) -> None:
+    update, average = sorted(
+        (f for f in findings(recorded["sgd_then_ema"]) if f.rule == "FA106"), key=lambda f: f.op_ids[0]
+    )
+    assert spellings_loops.FOREACH_SGD in update.remedy
+    assert spellings_loops.LERP in average.remedy
+    assert {f.evidence["launches"] for f in (update, average)} == {9, 18}

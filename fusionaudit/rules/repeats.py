@@ -6,7 +6,7 @@ import bisect
 import itertools
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 from fusionaudit.config import Config
@@ -14,6 +14,7 @@ from fusionaudit.findings import Location
 from fusionaudit.program.costs import category, op_kind
 from fusionaudit.program.dataflow import dataflow
 from fusionaudit.program.model import Pass, Program
+from fusionaudit.rules.averages import is_average
 from fusionaudit.rules.judging import kernel_ns
 from fusionaudit.trace.schema import Op
 
@@ -113,7 +114,7 @@ def parameter_loops(p: Pass) -> tuple[Loop, ...]:
             if place[0] == "optimizer" or not _of_layers(loop, heavy):
                 found.append(loop)
     out = []
-    for loop in _taking_turns(found):
+    for loop in _taking_turns(found, from_gradient):
         whole = _with_feeding(loop, simple, heavy)
         reads = any(op.id in from_gradient for op in whole.ops) if backward else None
         out.append(replace(whole, gradients=reads, writes=whole.writes - backward))
@@ -167,10 +168,13 @@ def _parameter_loop(ops: Sequence[Op], turns: int) -> Loop:
     )
 
 
-def _taking_turns(found: Sequence[Loop]) -> Iterator[Loop]:
-    """Loops of lines that run in turns are one loop over the same tensors."""
+def _taking_turns(found: list[Loop], from_gradient: Set[int]) -> Iterator[Loop]:
+    """Loops of lines that run in turns are one loop over the same tensors; an average of what an update made is not."""
     together: list[Loop] = []
     for loop in sorted(found, key=lambda one: one.ops[0].id):
+        if is_average(loop.ops) and not any(op.id in from_gradient for op in loop.ops):
+            yield loop
+            continue
         last = together[-1] if together else None
         function = loop.location and (loop.location.file, loop.location.function)
         same = last is not None and last.location and (last.location.file, last.location.function) == function

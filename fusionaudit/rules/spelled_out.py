@@ -178,6 +178,13 @@ def _backward_steps(flow: Flow, spelled: Spelled, taken: Set[int]) -> list[Step]
         and (s.op.location.file, s.op.location.line) in places
         and (s.kind != "matmul" or op_root(s.op) in products)
     ]  # fmt: skip
+    # The other runs of these lines have backward ops of their own, tied to these by what gradients flow through.
+    others = [s for s in flow.steps if s.op.phase == "forward" and s.index not in spelled.members and s.kind in kinds]
+    foreign = {
+        v for s in others if s.op.location is not None and (s.op.location.file, s.op.location.line) in places
+        for v, _ in (*s.uses, *s.makes)
+    } - {v for i in spelled.members for v, _ in (*flow.steps[i].makes, *flow.steps[i].uses)}  # fmt: skip
+    possible = [s for s in possible if not any(v in foreign for v, _ in s.uses)]
     if not possible:
         return []
     own = {v for i in spelled.members for v, _ in (*flow.steps[i].makes, *flow.steps[i].uses)}

@@ -6,25 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusionaudit.program.chains import Chain
-from fusionaudit.program.costs import op_root
+from fusionaudit.rules.averages import is_average
 from fusionaudit.rules.library_ops import CLIP, optimizer_form, roots
 from fusionaudit.rules.repeats import Loop
-from fusionaudit.rules.row_samples import keywords, number, operands
-from fusionaudit.trace.schema import Op
 
 _NORMS = frozenset({"norm", "linalg_vector_norm"})
 _CLIP_VALUE = "torch.nn.utils.clip_grad_value_(parameters, clip_value)"
 _EMA = "torch._foreach_lerp_(averages, values, 1 - decay)"
-_SGD = (
-    "torch._foreach_add_(parameters, gradients, alpha=-lr), or torch.optim.SGD(parameters, lr, fused=True); "
-    "in the loop, p.add_(p.grad, alpha=-lr) is one kernel"
-)
+_SGD = "torch._foreach_add_(parameters, gradients, alpha=-lr), or torch.optim.SGD(parameters, lr, fused=True)"
+_ONE_ADD = "; in the loop, p.add_(p.grad, alpha=-lr) is one kernel"
 _MOMENTUM = "torch.optim.SGD(parameters, lr, momentum=m, fused=True), or foreach=True of it"
 _ADAM = "torch.optim.AdamW (or Adam) with fused=True, or foreach=True of it"
 _NORM = "torch._foreach_norm(tensors)"
 _FOREACH = "torch._foreach_* over the list of tensors"
 AXPY = "use p.add_(p.grad, alpha=-lr), one kernel; or, for all tensors at once, what FA106 says"
-_CLOSE = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +48,8 @@ def update_call(loop: Loop, others: Sequence[Loop]) -> UpdateCall:
         return UpdateCall(call=_EMA, whole=True)
     if loop.gradients and loop.writes and names <= {"mul", "add", "sub", "_to_copy", "copy", "neg", "clone"}:
         plain = 2 * len(loop.writes) < 3 * loop.turns  # momentum writes a buffer for each parameter as well
-        return UpdateCall(call=_SGD if plain else _MOMENTUM, whole=True)
+        sgd = _SGD + (_ONE_ADD if "mul" in names else "")
+        return UpdateCall(call=sgd if plain else _MOMENTUM, whole=True)
     if loop.phase == "optimizer" and library is None and names - {"zeros_like", "zero", "clone"}:
         return UpdateCall(call=optimizer_form(None), whole=False)
     return UpdateCall(call=_FOREACH, whole=False)
@@ -63,23 +59,6 @@ def _measures(loop: Loop) -> bool:
     """Norms of all tensors, or sums of their squares."""
     names = set(roots(loop.names))
     return bool(names & _NORMS) or (bool(loop.gradients) and "sum" in names and bool(names & {"pow", "mul", "square"}))
-
-
-def is_average(ops: Sequence[Op]) -> bool:
-    """``lerp``, or two factors that add up to one: ``e.mul_(d).add_(p, alpha=1 - d)``, ``d * e + (1 - d) * p``."""
-    names = {op_root(op) for op in ops}
-    if "lerp" in names:
-        return names <= {"lerp", "copy", "_to_copy"}
-    if not names <= {"mul", "add", "sub", "copy", "_to_copy", "clone"} or not names & {"add", "sub"}:
-        return False
-    factors = {n for op in ops if op_root(op) == "mul" for a in operands(op)[1:2] if (n := number(a)) is not None}
-    alphas = {n for op in ops if op_root(op) == "add" if (n := number(keywords(op).get("alpha"))) is not None}
-    if "sub" in names:  # e.sub_((1 - d) * (e - p))
-        return len(factors) == 1 and 0 < min(factors) < 1
-    found = factors | alphas
-    if not found:
-        return {"mul", "add"} <= names  # an op log without scalars
-    return len(found) in (1, 2) and any(abs(a + b - 1) < _CLOSE for a in found for b in found)
 
 
 def is_axpy(chain: Chain) -> bool:
