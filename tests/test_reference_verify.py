@@ -24,6 +24,7 @@ from fusionaudit.verify.bench_table import render_bench
 from fusionaudit.verify.candidates import Versions
 from fusionaudit.verify.chain import refit, right_align
 from fusionaudit.verify.check import compare, tolerance_of
+from fusionaudit.verify.generated import prepare
 from fusionaudit.verify.reference import Subject, draw_case, judge, make_subject, settled
 from fusionaudit.verify.replay import build_replay, draw_buffers, on_device
 from fusionaudit.verify.timing import Timing, summary
@@ -174,7 +175,9 @@ def test_ops_of_cpu_tensors_are_no_part_of_a_step_on_the_device():
     )
     read = Op(id=1, name="aten._local_scalar_dense.default", inputs=(count,), arguments=({"tensor": 0},))
     work = Op(id=2, name="aten.mul.Tensor", inputs=(x, count), outputs=(x,), arguments=({"tensor": 0}, {"tensor": 1}))
-    assert on_device([step, read, work]) == [work]
+    look = Op(id=3, name="aten._local_scalar_dense.default", inputs=(x,), arguments=({"tensor": 0},))
+    home = Op(id=4, name="aten._to_copy.default", inputs=(x,), outputs=(count,), arguments=({"tensor": 0},))
+    assert on_device([step, read, work, look, home]) == [work]
     drawn = draw_buffers([x, count], torch.device("meta"))
     assert (drawn["x"].device.type, drawn["c"].device.type) == ("meta", "cpu")
     with pytest.raises(AuditError, match="on the CPU"):
@@ -190,6 +193,86 @@ def test_ops_that_cannot_run_in_fp64_have_no_exact_result():
     _, buffers, exact = draw_case(Subject(ops=[op], outputs=[y]), torch.device("cpu"))
     assert buffers.keys() == {"x"}
     assert exact is None
+
+
+def test_a_number_of_the_host_goes_to_the_kernel_s_device():
+    """A generated kernel reads it through a pointer: on a GPU one to the host's memory is an illegal access."""
+    ops = record(lambda x, gain: torch.tanh(x + gain) * 2, torch.randn(8), torch.tensor(0.25))
+    host = ops[0].inputs[1].storage
+    assert host is not None
+    kernel = make_subject(ops, [op.id for op in ops], sm_count=2).kernel
+    assert kernel is not None
+    given = []
+
+    class Launch:
+        def empty(self, shape, dtype):
+            return torch.empty(shape, dtype=dtype, device="meta")
+
+        def __call__(self, source, name, grid, block, args):
+            given.extend(args)
+
+    buffers = {ops[0].inputs[0].storage: torch.empty(8, device="meta"), host: torch.tensor([0.25])}
+    run, _ = prepare(Launch(), kernel, buffers)
+    run()
+    assert {a.device.type for a in given if isinstance(a, torch.Tensor)} == {"meta"}
+
+
+def test_a_complex_view_of_what_the_ops_made_is_replayed():
+    def rotate(x, turns):
+        return torch.view_as_real(torch.view_as_complex(x.float().reshape(4, 8, 2)) * turns).bfloat16()
+
+    x, turns = torch.randn(4, 16, dtype=torch.bfloat16), torch.polar(torch.ones(8), torch.randn(8))
+    ops = [op for op in record(rotate, x, turns) if "view" not in op.name]
+    assert [op.base_name for op in ops] == ["aten._to_copy", "aten.mul", "aten._to_copy"]
+    for wide in (None, torch.float64):
+        replay = build_replay(ops, ops[-1].outputs, torch.device("cpu"), wide=wide)
+        (got,) = replay.module(x if wide is None else x.to(wide), turns)
+        torch.testing.assert_close(got.float().reshape(4, 8, 2), rotate(x, turns).float(), atol=0.02, rtol=0.02)
+
+
+def test_what_only_the_backward_reads_is_no_result_of_a_library_call():
+    def step(x):
+        y = 0.5 * x * (1 + torch.erf(x * 0.70710678))
+        y.sum().backward()
+        return y
+
+    ops = record(step, torch.randn(64, requires_grad=True))
+    forward = [op.id for op in ops if op.phase == "forward" and op.base_name != "aten.sum"]
+    every, call = (make_subject(ops, forward, sm_count=2, saved=saved).outputs for saved in (True, False))
+    assert len(every) > len(call) == 1
+
+
+def test_nothing_runs_after_an_error_that_ended_the_context(tmp_path, monkeypatch):
+    """An illegal access makes every later call fail: what comes after it is not its own finding's fault."""
+    made = document("scale_bias_relu")
+    made["findings"].insert(1, {**made["findings"][0], "op_ids": made["findings"][0]["op_ids"][:2]})
+    tried = []
+
+    def fail(ops, ids, launch, *, saved):
+        tried.append(ids)
+        return Verification(verdict="inconclusive", reason="AcceleratorError: illegal memory access")
+
+    def dead(_):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nhint")
+
+    monkeypatch.setattr(reference, "verify_ops", fail)
+    monkeypatch.setattr(torch.cuda, "synchronize", dead)
+    launch = HostLaunch(tmp_path)
+    launch.device = torch.device("cuda")
+    out = [f["verification"]["reason"] for f in verify_audit(made, launch=launch)["findings"][:2]]
+    assert len(tried) == 1
+    assert out[0] == "AcceleratorError: illegal memory access"
+    assert "not run: the GPU's context ended before, with 'CUDA error: an illegal memory access" in out[1]
+
+
+def test_a_library_s_backward_is_not_refuted_by_what_the_ops_saved(times, tmp_path):
+    times["reference"] = timing(1100)
+    made = document("scale_bias_relu")
+    made["findings"][0]["evidence"]["library"] = "GELU (exact)"
+    for op in made["passes"][0]["ops"]:
+        op["phase"] = "backward"
+    check = verify_audit(made, launch=HostLaunch(tmp_path))["findings"][0]["verification"]
+    assert (check["verdict"], "reads less" in check["reason"]) == ("inconclusive", True)
 
 
 def test_executions_of_a_finding_are_taken_apart():

@@ -23,7 +23,7 @@ def verify_audit(document: Document, *, progress: Progress | None = None, launch
     So has FA201 of a measured eager pass: its step is captured in a CUDA graph.
 
     ``progress`` is told what is being measured. Raises AuditError without a GPU. Groups of ops with the same shapes
-    and arguments are measured once.
+    and arguments are measured once. After an error that ends the GPU's context nothing more is run, which is said.
     """
     from fusionaudit.verify.launch import GpuLaunch
     from fusionaudit.verify.reference import verify_ops
@@ -34,24 +34,62 @@ def verify_audit(document: Document, *, progress: Progress | None = None, launch
     todo = [f for f in document["findings"] if f["rule"] in VERIFIABLE and f["op_ids"]]
     known: dict[tuple[Any, ...], Verification] = {}
     checks: dict[int, dict[str, Any]] = {}
+    lost = ""
     for done, finding in enumerate(todo):
         if progress is not None:
             progress(f"verify {done + 1} of {len(todo)}: {finding['rule']} {finding['message']}")
         ops = passes.get(finding["pass"], [])
+        library = bool((finding.get("evidence") or {}).get("library"))
         found = []
         for ids in executions(finding):
-            key = _shape_of(ops, ids)
-            if key not in known:
-                known[key] = verify_ops(ops, ids, launch)
-            found.append(known[key])
-        checks[id(finding)] = asdict(combine(found))
+            key = (library, *_shape_of(ops, ids))
+            if key not in known and not lost:
+                known[key] = verify_ops(ops, ids, launch, saved=not library)
+                lost = _lost(launch, known[key])
+            found.append(known.get(key) or _not_run(lost))
+        check = combine(found)
+        if (
+            library
+            and check.verdict == "refuted"
+            and any(o.phase == "backward" for o in ops if o.id in finding["op_ids"])
+        ):
+            check = _unproved(check)
+        checks[id(finding)] = asdict(check)
     for finding in document["findings"]:
         if finding["rule"] == "FA201" and finding["basis"] == "modelled" and passes.get(finding["pass"]):
-            ops = passes[finding["pass"]]
-            checks[id(finding)] = asdict(verify_step(ops, finding["evidence"]["step_ns"], launch.device))
+            ops, step_ns = passes[finding["pass"]], finding["evidence"]["step_ns"]
+            check = _not_run(lost) if lost else verify_step(ops, step_ns, launch.device)
+            lost = lost or _lost(launch, check)
+            checks[id(finding)] = asdict(check)
     findings = [{**f, "verification": checks.get(id(f), f.get("verification"))} for f in document["findings"]]
     findings.sort(key=lambda f: (f["verification"] or {}).get("verdict") == "refuted")  # stable: ranks stay otherwise
     return {**document, "findings": findings}
+
+
+def _lost(launch: Any, check: Verification) -> str:
+    """What ended the GPU's context while this was verified (an illegal access); empty where it still works."""
+    import torch
+
+    from fusionaudit.verify.timing import first_line
+
+    if check.verdict != "inconclusive" or launch.device.type != "cuda":
+        return ""
+    try:
+        torch.cuda.synchronize(launch.device)
+    except RuntimeError as error:
+        return first_line(error)
+    return ""
+
+
+def _not_run(lost: str) -> Verification:
+    reason = f"not run: the GPU's context ended before, with '{lost}'; verify again without the finding that says so"
+    return Verification(verdict="inconclusive", reason=reason)
+
+
+def _unproved(check: Verification) -> Verification:
+    """A library's backward reads fewer tensors than the recorded ops saved: their replay cannot refute it."""
+    reason = f"{check.reason}; the library's own backward reads less than these ops, and is not run here"
+    return replace(check, verdict="inconclusive", reason=reason)
 
 
 def executions(finding: dict[str, Any]) -> list[list[int]]:

@@ -29,7 +29,8 @@ def prepare(launch: Launch, kernel: GeneratedKernel, buffers: dict[str, torch.Te
     outputs = tuple(view(own, p.tensor) for p in kernel.outputs)
     scratch = [launch.empty((n,), _SCRATCH[kind]) for kind, n in kernel.scratch]
     tickets = [launch.tickets(kernel.tickets)] if kernel.tickets else []
-    inputs = [view(own, p.tensor) if p.seed is None else 0 for p in kernel.inputs]  # draws count from 0
+    # Draws count from 0. A number that the host holds goes to the device: the kernel reads it through a pointer.
+    inputs = [view(own, p.tensor).to(outputs[0].device) if p.seed is None else 0 for p in kernel.inputs]
     args = (*inputs, *outputs, *scratch, *tickets)
 
     def run() -> None:

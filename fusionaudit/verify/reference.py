@@ -47,8 +47,11 @@ class Subject:
         return math.prod(self.program.space[len(self.program.space) - self.program.reduced :])
 
 
-def make_subject(all_ops: Sequence[Op], op_ids: Sequence[int], *, sm_count: int) -> Subject:
-    """The subject of a finding; ``problem`` says why there is no fused kernel, if there is none."""
+def make_subject(all_ops: Sequence[Op], op_ids: Sequence[int], *, sm_count: int, saved: bool = True) -> Subject:
+    """The subject of a finding; ``problem`` says why there is no fused kernel, if there is none.
+
+    ``saved``: what only the backward reads is a result too. A library's call keeps what it needs itself.
+    """
     wanted = set(op_ids)
     chosen = [op for op in all_ops if op.id in wanted]
     if not chosen:
@@ -58,7 +61,8 @@ def make_subject(all_ops: Sequence[Op], op_ids: Sequence[int], *, sm_count: int)
     last: dict[str, tuple[Tensor, bool]] = {}
     for index in sorted(group):
         for value, tensor in flow.steps[index].makes:
-            last[value[0]] = (tensor, flow.leaves(value, group) or _is_only_measured(flow, value))
+            leaves = flow.leaves(value, group) and (saved or not _is_only_saved(flow, value, group))
+            last[value[0]] = (tensor, leaves or _is_only_measured(flow, value))
     outputs = [tensor for tensor, leaves in last.values() if leaves]
     if not outputs:
         outputs = [tensor for tensor, _ in last.values()][-1:]
@@ -71,6 +75,12 @@ def make_subject(all_ops: Sequence[Op], op_ids: Sequence[int], *, sm_count: int)
     except AuditError as error:
         subject.problem = str(error)
     return subject
+
+
+def _is_only_saved(flow: Flow, value: Version, group: frozenset[int]) -> bool:
+    """Outside the group, the backward alone reads it."""
+    outside = [flow.steps[i].op.phase for i in flow.readers.get(value, ()) if i not in group]
+    return bool(outside) and all(phase == "backward" for phase in outside)
 
 
 def _is_only_measured(flow: Flow, value: Version) -> bool:
@@ -144,10 +154,13 @@ def time_versions(versions: Versions, big: bool) -> dict[str, dict[str, Timing]]
     return found
 
 
-def verify_ops(all_ops: Sequence[Op], op_ids: Sequence[int], launch: Any) -> Verification:
-    """Verification of the ops on the current device. Never raises for what a finding's ops can cause."""
+def verify_ops(all_ops: Sequence[Op], op_ids: Sequence[int], launch: Any, *, saved: bool = True) -> Verification:
+    """Verification of the ops on the current device. Never raises for what a finding's ops can cause.
+
+    ``saved`` as in :func:`make_subject`.
+    """
     try:
-        return _verify(all_ops, op_ids, launch)
+        return _verify(all_ops, op_ids, launch, saved)
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()
         return Verification(verdict="inconclusive", reason="out of memory on this GPU")
@@ -157,8 +170,8 @@ def verify_ops(all_ops: Sequence[Op], op_ids: Sequence[int], launch: Any) -> Ver
         return Verification(verdict="inconclusive", reason=f"{type(error).__name__}: {first_line(error)}")
 
 
-def _verify(all_ops: Sequence[Op], op_ids: Sequence[int], launch: Any) -> Verification:
-    subject = make_subject(all_ops, op_ids, sm_count=launch.sm_count)
+def _verify(all_ops: Sequence[Op], op_ids: Sequence[int], launch: Any, saved: bool) -> Verification:
+    subject = make_subject(all_ops, op_ids, sm_count=launch.sm_count, saved=saved)
     error: float | None = None
     details: dict[str, Any] = {}
     replay, buffers, exact = draw_case(subject, launch.device)

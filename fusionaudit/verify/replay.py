@@ -67,6 +67,7 @@ def build_replay(
     graph = torch.fx.Graph()
     env: dict[Key, torch.fx.Node] = {}
     base: dict[str, torch.fx.Node] = {}
+    held: dict[str, str] = {}
     made: set[str] = set()
     inputs: list[Tensor] = []
     mutated: set[str] = set()
@@ -79,9 +80,12 @@ def build_replay(
         if key in env:
             return env[key]
         if tensor.storage in made:
+            source = base[tensor.storage]
+            if tensor.dtype != held[tensor.storage]:  # view_as_complex, view_as_real, view(dtype)
+                source = graph.call_function(torch.ops.aten.view.dtype, (source, _seen_as(tensor.dtype, wide)))
             node = graph.call_function(
                 torch.ops.aten.as_strided.default,
-                (base[tensor.storage], list(tensor.shape), list(tensor.strides), tensor.offset),
+                (source, list(tensor.shape), list(tensor.strides), tensor.offset),
             )
         else:
             anchor = next(iter(graph.nodes))
@@ -134,12 +138,22 @@ def build_replay(
                 env[key_of(tensor)] = result
                 if tensor.storage not in {t.storage for t in op.inputs}:
                     made.add(tensor.storage)
-                    base[tensor.storage] = result
+                    base[tensor.storage], held[tensor.storage] = result, tensor.dtype
         found = tuple(read(tensor) for tensor in outputs)
     first.args = (found,)
     graph.lint()
     module = torch.fx.GraphModule(torch.nn.Module(), graph)
     return Replay(module=module, inputs=tuple(inputs), outputs=tuple(outputs), mutated=frozenset(mutated))
+
+
+def _seen_as(name: str, wide: torch.dtype | None) -> torch.dtype:
+    """The dtype of a view on another dtype's storage, where floating ones are ``wide``."""
+    dtype: torch.dtype = getattr(torch, name)
+    if wide is None:
+        return dtype
+    if not (dtype.is_floating_point or dtype.is_complex):
+        raise UnsupportedChainError(f"one storage is read as two dtypes, {name} among them")
+    return wide.to_complex() if dtype.is_complex else wide
 
 
 def _returns_list(name: str) -> bool:
@@ -203,11 +217,13 @@ def draw(n: int, dtype: torch.dtype, device: torch.device, *, positive: bool = F
 
 
 def on_device(ops: Sequence[Op]) -> list[Op]:
-    """The ops without those of CPU tensors only (an optimizer's step counters): no device is busy with them."""
+    """The ops without those of CPU tensors only (an optimizer's step counters), with which no device is busy, and
+    without reads by the host (``.item()``, ``.cpu()``), which no CUDA graph can hold."""
 
     def is_host(op: Op) -> bool:
-        tensors = (*op.inputs, *op.outputs)
-        return bool(tensors) and all(t.device.startswith("cpu") for t in tensors)
+        tensors = op.outputs or op.inputs
+        read = op.base_name == "aten._local_scalar_dense"
+        return read or (bool(tensors) and all(t.device.startswith("cpu") for t in tensors))
 
     return [op for op in ops if not is_host(op)]
 
