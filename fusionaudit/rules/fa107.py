@@ -25,7 +25,7 @@ from fusionaudit.findings import Finding, Location
 from fusionaudit.program.costs import sum_known
 from fusionaudit.program.model import Kernel, Pass, Program
 from fusionaudit.rules import fa111
-from fusionaudit.rules.graph_groups import generated_lines
+from fusionaudit.rules.graph_groups import call_flow, generated_lines
 from fusionaudit.rules.judging import human_bytes, short
 from fusionaudit.rules.library_ops import roots
 
@@ -43,6 +43,7 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
     for p in program.passes:
         if p.name != "compiled" and not p.name.startswith("imported"):
             continue
+        handed = _handed_on(p)
         left_apart = _left_apart(p) if config.selects(fa111.CODE) and not config.ignores(fa111.CODE) else {}
         groups: dict[tuple[Location | None, tuple[str, ...]], list[Kernel]] = defaultdict(list)
         for kernel in p.kernels:
@@ -55,7 +56,8 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
             moved = sum_known(k.global_bytes for k in group)
             often = f" ({times(len(group))} a step)" if len(group) > 1 else ""
             first = group[0]
-            rest = left_apart.get((first.graph, first.call))
+            at = (first.graph, first.call)
+            rest = left_apart.get(at) or handed.get(at)
             yield Finding(
                 rule=CODE,
                 pass_name=p.name,
@@ -70,6 +72,24 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
                 graph=first.graph,
                 key=str(ops),
             )
+
+
+def _handed_on(p: Pass) -> dict[tuple[str | None, int | None], str]:
+    """{(graph, call): what goes through memory between this generated kernel and the only other one that needs it}."""
+    out: dict[tuple[str | None, int | None], str] = {}
+    launched = {(k.graph, k.call) for k in p.kernels if k.category in _GENERATED}
+    for graph in p.log.graphs:
+        flow = call_flow(graph)
+        for position, made in enumerate(flow.makes):
+            for value, tensor in made:
+                readers = flow.readers.get(value, ())
+                ends = [(graph.id, graph.calls[i].index) for i in (position, *readers)]
+                if len(readers) != 1 or value in flow.final or not launched.issuperset(ends):
+                    continue
+                text = f"{human_bytes(tensor.nbytes)} still go through memory between it and the one kernel that "
+                out.setdefault(ends[0], text + "reads them")
+                out.setdefault(ends[1], text + "writes them")
+    return out
 
 
 def _left_apart(p: Pass) -> dict[tuple[str | None, int | None], str]:
