@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -12,7 +12,7 @@ from typing import TypeVar
 from fusionaudit.errors import AuditError
 from fusionaudit.figures import counted
 from fusionaudit.findings import Location, Note
-from fusionaudit.inductor import events
+from fusionaudit.inductor import events, extern_ops
 from fusionaudit.inductor.fusion_log import FusionRecord, decisions, parse_fusion
 from fusionaudit.inductor.graph_text import is_user_file, parse_graph
 from fusionaudit.inductor.kernel_body import MOST_LINES
@@ -232,7 +232,9 @@ def _place_nodes(nodes: Sequence[Node], record: FusionRecord) -> tuple[Node, ...
 def _place_calls(graph: CompiledGraph, record: FusionRecord | None) -> tuple[GeneratedCall, ...]:
     """Calls with their nodes (also of kernels launched again and of library calls) and source lines."""
     by_name = {n.name: n for n in graph.nodes}
-    taken = {n for c in graph.calls for n in c.nodes}
+    # A kernel that adds a bias names the product as its origin, too; only a template computes one.
+    products = {n.name for n in graph.nodes if extern_ops.category(n.op) in ("matmul", "convolution")}
+    taken = {n for c in graph.calls for n in c.nodes if c.category == "template" or n not in products}
     loose: dict[str, list[Node]] = defaultdict(list)
     for node in graph.nodes:
         if node.name not in taken:
@@ -255,7 +257,7 @@ def _place_calls(graph: CompiledGraph, record: FusionRecord | None) -> tuple[Gen
             found = [o for n in numbers if (s := record.nodes.get(f"op{n}")) is not None for o in s.origins]
             nodes = tuple(dict.fromkeys(found))
         if not nodes and call.kind in ("extern", "custom", "copy", "fill"):
-            fitting = [n for n in loose.get(call.aten[0], []) if _same_size(n, call)] if call.aten else []
+            fitting = [n for n in loose.get(call.aten[0], []) if _fits(n, call, by_name)] if call.aten else []
             if fitting:
                 loose[call.aten[0]].remove(fitting[0])
                 nodes = (fitting[0].name,)
@@ -267,9 +269,15 @@ def _place_calls(graph: CompiledGraph, record: FusionRecord | None) -> tuple[Gen
     return tuple(out)
 
 
-def _same_size(node: Node, call: GeneratedCall) -> bool:
+def _fits(node: Node, call: GeneratedCall, by_name: Mapping[str, Node]) -> bool:
+    """The call writes what the node makes and reads what the node reads, by their sizes, as far as they are known."""
     sizes = {t.numel for t in call.writes}
-    return node.tensor is None or not sizes or node.tensor.numel in sizes
+    if node.tensor is not None and sizes and node.tensor.numel not in sizes:
+        return False
+    inputs = [by_name[n].tensor if n in by_name else None for n in node.inputs]
+    known = Counter(t.numel for t in inputs if t is not None)
+    strange = Counter(t.numel for t in call.reads if t.numel > 1) - known
+    return strange.total() <= inputs.count(None)
 
 
 def _place_kernels(graph: CompiledGraph) -> CompiledGraph:
