@@ -66,6 +66,9 @@ def test_past_the_limit_the_function_costs_what_its_eager_chains_do():
     assert "at 8 versions torch.compile gave up" in found.message
     assert (found.avoidable_bytes, found.evidence["more_launches"]) == (2 * 4 * N, 1)
     assert found.saving_ns is not None
+    eight = replace(ran, log=replace(ran.log, recompiles=ran.log.recompiles * 8))
+    (found,) = run(fa113, chain, eight)
+    assert "compiled 7 times more" in found.message, "of eight versions seven came later; the eighth try was given up"
 
 
 def test_silent_without_recompiles():

@@ -91,7 +91,7 @@ def _price(program: Program, p: Pass, group: list[Recompile]) -> _Price:
 
 def _eager_price(program: Program, p: Pass, units: set[str], limit: int) -> _Price:
     """What the chains on the lines of these functions cost as eager ops, which is how they run past the limit."""
-    text = f"; at {limit} versions torch.compile gave up, and it runs eagerly from then on"
+    text = f"; at {limit} versions torch.compile gave up, and calls that fit none of them run eagerly"
     eager = program.get("eager")
     lines = {place for g in p.log.graphs if frame(g.compile_id) in units for place in lines_of(g)}
     if eager is None or not lines:
@@ -103,12 +103,14 @@ def _eager_price(program: Program, p: Pass, units: set[str], limit: int) -> _Pri
     nbytes = sum_known(c.avoidable_bytes for c in mine)
     saving = sum_known(fused_saving_ns(program, eager, c.kernel_ids, c.minimum_bytes, c.avoidable_bytes) for c in mine)
     if mine:
-        text += f": {counted(launches, 'more launch', 'more launches')} and {human_bytes(nbytes)} more a step"
+        text += f": up to {counted(launches, 'more launch', 'more launches')} and {human_bytes(nbytes)} more a step"
     return _Price(text=text, launches=launches, nbytes=nbytes, saving_ns=saving)
 
 
 def _finding(program: Program, p: Pass, group: list[Recompile], config: Config) -> Finding:
     kinds = [guard_kind(r.guard) for r in group]
+    limit = max((r.limit or 0 for r in group), default=0)
+    again = min(len(group), limit - 1) if limit else len(group)  # what came after was given up
     severity: Severity = "info"
     if "value" in kinds or kinds.count("size") >= config.thresholds.expired_recompiles:
         severity = "warning"
@@ -128,7 +130,7 @@ def _finding(program: Program, p: Pass, group: list[Recompile], config: Config) 
         rule=CODE,
         pass_name=p.name,
         severity=severity,
-        message=f"{first.function} was compiled {times(len(group))} more; guard that failed: {guard}{price.text}",
+        message=f"{first.function} was compiled {times(again)} more; guard that failed: {guard}{price.text}",
         location=first.location,
         avoidable_bytes=price.nbytes,
         saving_ns=saving,
@@ -136,7 +138,7 @@ def _finding(program: Program, p: Pass, group: list[Recompile], config: Config) 
         reason=guard,
         remedy=remedy,
         evidence={
-            "recompilations": len(group),
+            "recompilations": again,
             "more_launches": price.launches,
             "guards": list(dict.fromkeys(r.guard.split("#")[0].strip() for r in group)),
         },
