@@ -130,6 +130,21 @@ def test_recompiles_breaks_and_cudagraphs() -> None:
     assert [s.reason for s in log("case37").cudagraph_skips] == ["unbacked binding ops: aten.nonzero.default"]
 
 
+def test_why_a_function_was_given_up_whole() -> None:
+    head = "V1130 00:52:17.097000 9019 torch/_dynamo/symbolic_convert.py:5124] [0/0] [__graph_breaks] "
+    texts = (
+        "Graph break in user code at /home/u/moe.py:35",
+        "Graph Break Reason: Failed to handle graph break gracefully. Skipping the function and falling back to eager. "
+        "Graph break encountered:",
+        "",
+        "Dynamic shape operator",
+        "  Explanation: Operator `aten.nonzero.default`'s output shape depends on input Tensor data.",
+    )
+    (broken,) = parse_log("".join(f"{head}{text}\n" for text in texts)).breaks
+    what = "Dynamic shape operator: Operator `aten.nonzero.default`'s output shape depends on input Tensor data"
+    assert broken.reason == f"{what} (so the whole function runs eagerly)"
+
+
 def test_the_limit_at_which_dynamo_gives_up() -> None:
     """Three frames: one that reached its limit (torch 2.13 and before 2.8), one that did not."""
 

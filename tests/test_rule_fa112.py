@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from builders import MEGA, call, compiled, eager, graph, line, op, run, t, warnings
 
-from fusionaudit.findings import Note
+from fusionaudit.findings import Finding, Note
 from fusionaudit.inductor.model import CompiledGraph, GraphBreak, InductorLog
 from fusionaudit.rules import fa112
+from fusionaudit.rules.chain_findings import chains_of
+from fusionaudit.trace.schema import Op
 
 N = 64 * MEGA
 
@@ -94,3 +97,50 @@ def test_ops_beside_a_graph():
 def test_a_line_that_two_functions_share_is_not_placed():
     both = [part("0/0/forward", 3, "mul"), part("1/0/forward", 3, "mul"), part("2/0/forward", 5, "relu", "tanh")]
     assert not run(fa112, long_chain(), compiled(*both), uses_compile=True)
+
+
+def test_a_break_behind_a_pattern_that_a_library_has():
+    ops = (
+        op("mul", [t("x", N)], t("s", N), at=3, arguments=({"tensor": 0}, 1.702)),
+        op("sigmoid", [t("s", N)], t("g", N), at=3),
+        op("mul", [t("x", N), t("g", N)], t("a", N), at=3),
+        op("mul", [t("a", N), t("w", N)], t("b", N), at=5),
+        op("tanh", [t("b", N)], t("y", N), at=5),
+    )
+    assert [c.library is not None for c in chains_of(eager(*ops))] == [True, False]
+    graphs = [part("0/0/forward", 3, "mul", "sigmoid"), part("1/0/forward", 5, "mul", "tanh")]
+    stop = GraphBreak(location=line(4), reason="print", compile_id="0/0")
+    made = compiled(*graphs)
+    (found,) = warnings(fa112, eager(*ops), replace(made, log=replace(made.log, breaks=(stop,))))
+    assert found.avoidable_bytes == 2 * 4 * N
+    assert "splits 1 chain (mul, sigmoid, mul x2, tanh)" in found.message
+
+
+def beside(function: str, *more: Op, parts: Sequence[CompiledGraph] = ()) -> list[Finding]:
+    """A break in line 2 of ``f``, whose graph is one; ``relu`` and ``tanh`` of line 5 are in none."""
+    at = replace(line(5), function=function)
+    after = [op("relu", [t("a", N)], t("b", N)), op("tanh", [t("b", N)], t("c", N))]
+    after = [replace(o, location=at) for o in after]
+    whole = eager(op("mul", [t("x", N)], t("a", N), at=1), op("neg", [t("a", N)], t("a", N), at=3), *after, *more)
+    made = compiled(part("0/0/forward", 1, "mul"), part("0/0/forward", 3, "neg"), *parts, loose=after)
+    stop = GraphBreak(location=line(2), reason="graph_break()", compile_id="0/0")
+    return run(fa112, whole, replace(made, log=replace(made.log, breaks=(stop,))))
+
+
+def test_what_runs_outside_any_graph_anyway_is_not_the_price_of_a_break():
+    found, apart = beside("main")
+    assert found.message == "graph break that no chain crosses"
+    assert apart.severity == "info"
+    assert "partly outside" in apart.message
+
+
+def test_what_a_break_left_without_a_graph_is_its_price():
+    (found,) = beside("f")
+    assert found.avoidable_bytes == 2 * 4 * N
+
+
+def test_what_runs_between_two_graphs_is_the_price_of_the_break_between_them():
+    later = op("sin", [t("c", N)], t("d", N), at=7)
+    found = beside("unsupported", later, parts=[part("1/0/forward", 7, "sin")])
+    assert found[0].severity == "warning"
+    assert found[0].avoidable_bytes == 2 * 4 * N

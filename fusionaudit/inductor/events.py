@@ -31,13 +31,16 @@ def _paragraph(lines: Sequence[str]) -> str:
         if not found:
             continue
         reason = found["reason"].strip()
-        if not reason.startswith("Encountered graph break"):
+        # Of a function that is given up whole, the break itself follows too: "Failed to ... Graph break encountered:".
+        if not re.match("encountered graph break|.*graph break encountered:$", reason, re.IGNORECASE):
             return reason
         rest = [text.strip() for text in lines[number + 1 :]]
         title = next((text for text in rest if text), reason)
         explained = next((t.removeprefix("Explanation:").strip() for t in rest if t.startswith("Explanation:")), "")
         # "Call to `graph_break()`" explains itself; "Failed to trace builtin operator" needs to say which.
-        return f"{title}: {explained}" if explained and "`" not in title else title
+        what = f"{title}: {explained}" if explained and "`" not in title else title
+        skipped = "falling back to eager" in reason
+        return f"{what.rstrip('.')} (so the whole function runs eagerly)" if skipped else what
     body = [text.strip() for text in lines[1:] if text.strip()]
     return body[0] if body else "no reason given"
 

@@ -43,6 +43,25 @@ def chains_of(p: Pass) -> tuple[Chain, ...]:
     return tuple(sorted(found, key=lambda c: c.op_ids[0]))
 
 
+@kept
+def whole_chains(p: Pass) -> tuple[Chain, ...]:
+    """The chains as one kernel could do them, a library's pattern with what goes before and after it.
+
+    A pattern that no such chain holds whole (attention) stays one of its own.
+    """
+    spelled = spelled_out(p)
+    if not spelled:
+        return chains_of(p)
+    whole = chains(p)
+    holds = {i: number for number, chain in enumerate(whole) for i in chain.op_ids}
+    apart = [c for c in spelled if len({holds.get(i) for i in c.op_ids}) > 1]
+    if apart:
+        whole = chains(p, without=frozenset(i for c in apart for i in c.op_ids))
+    constant = frozenset(s.op.id for s in constant_steps(p))
+    found = [*apart, *(c for chain in whole if (c := narrowed(p, chain, constant)) is not None)]
+    return tuple(sorted(found, key=lambda c: c.op_ids[0]))
+
+
 def eager_like(program: Program) -> list[Pass]:
     """The passes whose own ops chains are looked for in: what was recorded eagerly, or an import."""
     return [p for p in program.passes if p.name == "eager" or p.name.startswith("imported")]

@@ -12,7 +12,7 @@ graphs by the lines of its ops; what goes from the graph before the break to ano
 launch for each chain. Where the log does not say which graph broke, a chain with ops on lines on both sides of the
 break is the one that is split. A break that no chain crosses is information, and so is one where the host reads a
 value (that splits the chain by itself: FA204), and so is what runs outside what the script compiles: where that ends
-is its author's choice.
+is its author's choice, and what crosses there is no break's price.
 
 When it is wrong: ops on a line that several compiled functions share are not placed, so a chain through them can be
 missed.
@@ -29,14 +29,13 @@ from collections.abc import Iterator, Sequence
 
 from fusionaudit.config import Config
 from fusionaudit.figures import counted
-from fusionaudit.findings import Finding, Location
+from fusionaudit.findings import Finding
 from fusionaudit.inductor.model import GraphBreak
 from fusionaudit.program.chains import Chain
 from fusionaudit.program.costs import sum_known
 from fusionaudit.program.model import Pass, Program
-from fusionaudit.rules.chain_findings import chains_of
 from fusionaudit.rules.judging import compiles_itself, fused_saving_ns, human_bytes, short, worth
-from fusionaudit.rules.split_chains import OUTSIDE, Crossing, Units, crossings, frame, kernels_at, units_of, within_one
+from fusionaudit.rules.split_chains import OUTSIDE, Crossing, crossings, kernels_at, of_break, split_at, units_of
 
 CODE = "FA112"
 TITLE = "graph break splits a chain"
@@ -57,28 +56,13 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
             if mark in seen:
                 continue
             seen.add(mark)
-            mine = [c for c in left if c.first == frame(broken.compile_id)]
+            mine = of_break(left, broken)
             left = [c for c in left if c not in mine]
             if not mine and eager is not None and place is not None:
-                mine = [_by_line(c) for c in split_chains(eager, place, units)]
+                mine = [_by_line(c) for c in split_at(eager, place, units)]
             yield _finding(program, p, eager, broken, mine, config)
         if eager is not None and compiles_itself(program):
             yield from _apart(program, p, eager, left, config)
-
-
-def split_chains(p: Pass, place: Location, units: Units | None = None) -> list[Chain]:
-    """The chains that have ops both above and below the line, in that file."""
-    by_id = {op.id: op for op in p.ops}
-    out = []
-    for chain in chains_of(p):
-        lines = [
-            op.location.line
-            for op in (by_id[i] for i in chain.op_ids)
-            if op.location is not None and op.location.file == place.file
-        ]
-        if lines and min(lines) < place.line <= max(lines) and not (units and within_one(p, units, chain)):
-            out.append(chain)
-    return out
 
 
 def _by_line(chain: Chain) -> Crossing:

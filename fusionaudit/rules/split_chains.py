@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusionaudit.findings import Location
-from fusionaudit.inductor.model import CompiledGraph
+from fusionaudit.inductor.model import CompiledGraph, GraphBreak
 from fusionaudit.program.chains import Chain
 from fusionaudit.program.costs import sum_known
 from fusionaudit.program.dataflow import Flow, Step, dataflow, regions_bytes
 from fusionaudit.program.model import Kernel, Pass
-from fusionaudit.rules.chain_findings import chains_of
+from fusionaudit.rules.chain_findings import whole_chains
 from fusionaudit.trace.schema import Op
 
 OUTSIDE = ""
@@ -77,18 +78,48 @@ def units_of(compiled: Pass) -> Units:
     )
 
 
-def within_one(eager: Pass, units: Units, chain: Chain) -> bool:
-    """All its ops are known to run in one compiled graph."""
-    wanted = set(chain.op_ids)
-    found = {units.of(op) for op in eager.ops if op.id in wanted}
-    return len(found) == 1 and None not in found and OUTSIDE not in found
+def fell_out(at: Location | None, broken: Location | None) -> bool:
+    """What runs eagerly there does so because of the break: it is in the function that broke (or not known)."""
+    if at is None or broken is None or at.function is None or broken.function is None:
+        return True
+    return (at.file, at.function) == (broken.file, broken.function)
+
+
+def of_break(found: Sequence[Crossing], broken: GraphBreak) -> list[Crossing]:
+    """Those that leave the graph which broke: for another graph, or for what the break left without one.
+
+    What crosses into eager ops elsewhere would cross without the break too, unless a later graph takes it up.
+    """
+    mine = [c for c in found if c.first == frame(broken.compile_id)]
+
+    def due(c: Crossing) -> bool:
+        if c.second != OUTSIDE or fell_out(c.at, broken.location):
+            return True
+        return any(o.first == OUTSIDE and o.second != c.first and o.chain is c.chain for o in found)
+
+    return [c for c in mine if due(c)]
+
+
+def split_at(eager: Pass, place: Location, units: Units) -> list[Chain]:
+    """The chains that have ops both above and below the line, in that file, of what could be in one graph."""
+    by_id = {op.id: op for op in eager.ops}
+    out = []
+    for chain in whole_chains(eager):
+        placed = [(units.of(op), op.location) for op in (by_id[i] for i in chain.op_ids)]
+        placed = [(unit, at) for unit, at in placed if unit != OUTSIDE or fell_out(at, place)]
+        lines = [at.line for _, at in placed if at is not None and at.file == place.file]
+        found = {unit for unit, _ in placed}
+        one_graph = len(found) == 1 and not found & {None, OUTSIDE}
+        if lines and min(lines) < place.line <= max(lines) and not one_graph:
+            out.append(chain)
+    return out
 
 
 def crossings(eager: Pass, units: Units) -> list[Crossing]:
     """Where the chains of the eager pass cross from one unit to another, in order of execution."""
     flow = dataflow(eager)
     by_id = {s.op.id: s for s in flow.steps}
-    return [c for chain in chains_of(eager) for c in _of_chain(flow, [by_id[i] for i in chain.op_ids], chain, units)]
+    return [c for chain in whole_chains(eager) for c in _of_chain(flow, [by_id[i] for i in chain.op_ids], chain, units)]
 
 
 def _of_chain(flow: Flow, steps: list[Step], chain: Chain, units: Units) -> list[Crossing]:
