@@ -85,6 +85,10 @@ class Finding:
         return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
+NOT_COMPARED = frozenset({"other-loop", "other-steps"})
+"""Kinds of notes after which no figure of one pass is set against one of the other."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Note:
     """A fact about the capture that a reader needs in order to trust it; not a finding.

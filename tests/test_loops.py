@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from fusionaudit.findings import Location
 from fusionaudit.inductor.model import CompiledGraph, GeneratedCall, InductorLog
-from fusionaudit.program.loops import loop_of, other_loop
+from fusionaudit.program.loops import loop_of, other_loop, other_steps
 from fusionaudit.program.measured import measured_pass
 from fusionaudit.program.model import Pass
 from fusionaudit.program.predicted import predicted_pass
@@ -157,3 +157,26 @@ def test_notes_count_one_launch_as_one() -> None:
     texts = [n.text for n in measured_pass("imported", "import", trace, None, InductorLog()).notes]
     assert any("(1 launch or copy)" in text for text in texts)
     assert not any("1 launches" in text for text in texts)
+
+
+def test_a_turn_that_calls_several_versions_of_a_graph_is_not_set_against_one_call() -> None:
+    """Ten calls with ten strings a turn: eager repeats every call, compiled every turn (each version is its own)."""
+    versions = tuple(graph(f"{i}/0/inference", BIG, at(3)) for i in range(8))
+    log = InductorLog(graphs=versions)
+    turn = compiled_log(*[(g.id, BIG) for g in versions])
+    built = predicted_pass("compiled", OpLog(records=turn.records * 4), log, None)
+    assert len(built.kernels) == 8
+    note = other_steps(EAGER, built)
+    assert note is not None
+    assert not note.blocks
+    assert f"{FILE}:3 8 times, eager's once" in note.text
+
+
+def test_one_call_a_step_is_the_same_work() -> None:
+    one = predicted_pass("compiled", compiled_log(*[(HUGE.id, BIG)] * 3), LOG, None)
+    assert other_steps(EAGER, one) is None
+    backward = replace(HUGE, id="0/0/backward", kind="backward")
+    pair = [(HUGE.id, BIG), (backward.id, BIG)]
+    trained = predicted_pass("compiled", compiled_log(*pair * 3), InductorLog(graphs=(HUGE, backward)), None)
+    assert len(trained.kernels) == 2
+    assert other_steps(EAGER, trained) is None

@@ -9,11 +9,13 @@ import pytest
 from report_documents import sum_abs_program
 from rich.console import Console
 
+from fusionaudit.findings import Note
 from fusionaudit.program.model import Program
 from fusionaudit.report.console import render_console
 from fusionaudit.report.document import Document, build_document
 from fusionaudit.report.html import render_html
 from fusionaudit.report.markdown import render_markdown
+from fusionaudit.report.rows import comparison
 
 
 def document(*unknown: str) -> Document:
@@ -69,3 +71,12 @@ def test_an_op_whose_bytes_another_of_its_launches_has_is_counted() -> None:
     doc = build_document(p, [], exit_code=0)
     figures = doc["passes"][0]["per_step"]
     assert (figures["kernels_without_bytes"], figures["uncounted_kernels"]) == (1, 0)
+
+
+def test_steps_that_are_not_the_same_work_have_no_ratio() -> None:
+    assert "ratio" in console(document())
+    p = replace(sum_abs_program(), notes=(Note(kind="other-steps", text="not the same work"),))
+    doc = build_document(p, [], exit_code=0)
+    assert not [row for row in comparison(doc) if row.ratio is not None]
+    assert "ratio" not in console(doc)
+    assert "not the same work" in console(doc)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from builders import MEGA, call, compiled, eager, graph, op, run, t
+from builders import MEGA, call, compiled, eager, graph, op, program, run, t
 
+from fusionaudit.config import Config
+from fusionaudit.findings import Note
 from fusionaudit.rules import fa118
 
 X, Y = t("x", MEGA), t("y", MEGA)
@@ -63,3 +65,9 @@ def test_silent_on_bytes_of_a_predicted_convolution_that_may_turn_its_operands()
     turned = replace(w, strides=(16 * 9, 1, 48, 16))
     assert not run(fa118, eager(op("convolution", [x, w], y)), moves(8))
     assert run(fa118, eager(op("convolution", [last, turned], y)), moves(8))
+
+
+def test_silent_where_the_passes_steps_are_not_the_same_work():
+    one, two = eager(op("exp", [X], Y)), moves(2)
+    p = replace(program(one, two), notes=(Note(kind="other-steps", text="other work"),))
+    assert not list(fa118.check(p, Config()))

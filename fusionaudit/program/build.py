@@ -17,7 +17,7 @@ from fusionaudit.inductor.model import InductorLog
 from fusionaudit.inductor.read import read_inductor
 from fusionaudit.program.judgeable import log_notes
 from fusionaudit.program.local_memory import with_local_memory
-from fusionaudit.program.loops import Loop, loop_of, other_loop
+from fusionaudit.program.loops import Loop, loop_of, other_loop, other_steps
 from fusionaudit.program.measured import measured_pass
 from fusionaudit.program.model import Pass, PassName, Program
 from fusionaudit.program.predicted import predicted_pass
@@ -169,7 +169,8 @@ def build_program(folder: Path) -> Program:
         if built.name == "eager" and oplog is not None:
             loop = loop_of(built, oplog)
         elif built.name == "compiled" and (eager := next((b for b in passes if b.name == "eager"), None)):
-            notes += [note for note in [other_loop(eager, built, loop)] if note is not None]
+            note = other_loop(eager, built, loop) or other_steps(eager, built)
+            notes += [] if note is None else [note]
         passes.append(built)
         device = device or measured_on
     if not passes and errors:

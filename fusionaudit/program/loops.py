@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from fusionaudit.figures import times
 from fusionaudit.findings import Location, Note
 from fusionaudit.inductor.model import CompiledGraph, InductorLog
 from fusionaudit.program.model import Kernel, Pass
@@ -14,6 +16,8 @@ from fusionaudit.trace.schema import GraphCall, Op, OpLog, Record
 Line = tuple[str, int]
 _MOST = 0.5
 """A graph works on a step's data if more of its inputs than that are like tensors of the step."""
+_TURNS = 2
+"""A step holds several of the other pass's if it runs most of the lines of both at least that many times as often."""
 
 
 def _line(place: Location | None) -> frozenset[Line]:
@@ -88,6 +92,34 @@ def other_loop(eager: Pass, compiled: Pass, loop: Loop | None) -> Note | None:
     )
     remedy = "call fusionaudit.step() at the start of each turn of the loop that counts, or audit each loop by itself"
     return Note(kind="other-loop", text=text, remedy=remedy, blocks=True)
+
+
+def other_steps(eager: Pass, compiled: Pass) -> Note | None:
+    """A note where the compiled step holds several of the eager ones: it calls graphs of a line more often than eager
+    runs that line. (A line that runs more often in eager proves nothing: its loop may be inside of a graph.)"""
+    if not eager.steps or not compiled.steps:
+        return None
+    ran = Counter((line, op.name) for op in eager.ops for line in _line(op.location))
+    often: Counter[Line] = Counter()
+    for (line, _), count in ran.items():
+        often[line] = max(often[line], count)
+    calls: Counter[Line] = Counter()
+    launches = Counter((k.graph, k.call) for k in compiled.kernels)
+    for graph in compiled.log.graphs:
+        # One call of a library may be several launches: the call with the fewest tells how often the graph ran.
+        count = min((n for (g, _), n in launches.items() if g == graph.id), default=0)
+        if count and graph.kind != "backward":
+            calls.update(dict.fromkeys(_lines_of(graph), count))
+    both = sorted(often.keys() & calls.keys())
+    more = [line for line in both if calls[line] >= _TURNS * often[line]]
+    if not more or len(more) <= _MOST * len(both):
+        return None
+    file, number = more[0]
+    text = (
+        f"the passes' steps are not the same work: compiled's runs {file}:{number} {times(calls[more[0]])}, eager's "
+        f"{times(often[more[0]])}; their figures are not set against each other"
+    )
+    return Note(kind="other-steps", text=text, remedy="call fusionaudit.step() at the start of each turn of the loop")
 
 
 def _inputs(kernels: Sequence[Kernel], graph: CompiledGraph) -> list[Tensor]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fusionaudit.findings import NOT_COMPARED
 from fusionaudit.report.wording import (
     Document,
     format_bytes,
@@ -110,9 +111,11 @@ def shown_passes(document: Document) -> list[dict[str, Any]]:
 def comparison(document: Document) -> list[Measure]:
     """The per-step figures of all passes side by side; rows that no pass knows are left out.
 
+    There is no ratio where the passes' steps are not the same work.
     A time row names the basis of its times; passes with different bases get a row each, so that no row mixes them.
     """
     sides = columns(document)
+    unlike = any(note["kind"] in NOT_COMPARED for note in document["notes"])
     out = []
     for key, label, show, basis_kind, less in _MEASURES:
         values = [c.value(key) for c in sides]
@@ -139,7 +142,7 @@ def comparison(document: Document) -> list[Measure]:
                     basis=basis,
                     values=tuple(own),
                     texts=tuple(show(v) for v in own),
-                    ratio=None if key == "bandwidth_share" or bound is None else _ratio(sides, own),
+                    ratio=None if key == "bandwidth_share" or bound is None or unlike else _ratio(sides, own),
                     less_is_better=less,
                     bound=bound or "",
                 )

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 
 from fusionaudit.config import Config
 from fusionaudit.figures import counted
-from fusionaudit.findings import Finding
+from fusionaudit.findings import NOT_COMPARED, Finding
 from fusionaudit.program.expectation import around, named
 from fusionaudit.program.model import Kernel, Program
 from fusionaudit.rules.judging import human_bytes, human_time
@@ -49,6 +49,8 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
         return
     if not eager.steps or not compiled.steps:
         # No steady step on one side: the two do not hold the same work.
+        return
+    if any(note.kind in NOT_COMPARED for note in program.notes):
         return
     sides = [[(k, around(named(k.region))) for k in p.kernels] for p in (eager, compiled)]
     in_eager, in_compiled = ({region for _, regions in side for region in regions} for side in sides)
