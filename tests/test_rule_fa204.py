@@ -40,6 +40,15 @@ def test_a_copy_and_its_synchronisation_are_one_wait():
     assert found.evidence["syncs"] == 1
 
 
+def test_two_ops_that_read_on_one_line_are_two_waits():
+    """``tgt[pos, labels[pos]] = 1.0`` looks for the places of a mask twice."""
+    names = ("aten.index.Tensor", "aten.index_put_.default")
+    pair = [HostSync(name=n, location=line(8)) for n in names]
+    (found,) = warnings(fa204, eager(WORK, syncs=pair))
+    assert found.evidence["syncs"] == 2
+    assert "2 in the step" in found.message
+
+
 def test_information_where_the_compiled_script_does_not_wait():
     found = run(fa204, eager(WORK, syncs=[read(8), read(8)]), eager(WORK, name="compiled"), uses_compile=True)
     assert [f.severity for f in found] == ["info"]
