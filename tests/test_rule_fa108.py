@@ -29,6 +29,16 @@ def test_an_index_table_is_hoistable():
     assert "constants only" in found.message
 
 
+def test_a_cast_of_a_table_is_kept_with_it():
+    """``torch.exp(torch.arange(n).float())``; but a cast of zeros is a plain fill."""
+    names = ("arange", "_to_copy", "exp")
+    ids, cast, table = t("i", 1024, dtype="int64"), t("c", 1024), t("e", 1024)
+    zeros = [op("zeros", [], t("z", 64, dtype="int64"), at=4), op("_to_copy", [t("z", 64, dtype="int64")], t("f", 64))]
+    made = [op("arange", [], ids, at=3), op("_to_copy", [ids], cast, at=3), op("exp", [cast], table, at=3), *zeros]
+    (found,) = run(fa108, eager(*made, op("mul", [table, t("x", 1024)], t("y", 1024))))
+    assert tuple(name.split(".")[1] for name in found.ops) == names
+
+
 def test_a_compiled_kernel_that_reads_nothing():
     table = t("buf0", 1024, 1024, dtype="int64")
     g = graph(

@@ -22,6 +22,7 @@ def constant_steps(p: Pass) -> list[Step]:
         return []
     flow = dataflow(p)
     constant: set[int] = set()
+    computed: set[int] = set()
     out: list[Step] = []
     for step in flow.steps:
         made_here = all(flow.maker.get(v) in constant for v, _ in step.uses)
@@ -35,6 +36,10 @@ def constant_steps(p: Pass) -> list[Step]:
             continue
         constant.add(step.index)
         # What autograd makes of a loss's first gradient is not the script's to keep.
-        if op_root(step.op) not in PLAIN_FILLS and step.op.phase != "backward":
+        if step.op.phase == "backward":
+            continue
+        # A cast or a copy of a table is kept with it, one of a plain fill is a plain fill.
+        if op_root(step.op) not in PLAIN_FILLS or any(flow.maker.get(v) in computed for v, _ in step.uses):
+            computed.add(step.index)
             out.append(step)
     return out
