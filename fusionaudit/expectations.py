@@ -9,11 +9,12 @@ import ast
 import functools
 import itertools
 import linecache
+import operator
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, SupportsIndex, TypeVar
 
 from fusionaudit.capture import marks
 from fusionaudit.program.expectation import Expectation, region_name
@@ -38,6 +39,25 @@ def _block(file: str, line: int) -> tuple[int, int]:
     return max(found, default=(line, line))
 
 
+def _count(name: str, value: object) -> int | None:
+    """A limit that the caller gave; TypeError where it is no whole number."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise TypeError(f"fusionaudit.expect: {name} is a whole number, not {value!r}")
+    return operator.index(value)
+
+
+def _ops(fused: object) -> tuple[str, ...]:
+    """Names of ops; a string alone is one op."""
+    if isinstance(fused, str):
+        return (fused,)
+    names = tuple(fused) if isinstance(fused, Iterable) else (fused,)
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"fusionaudit.expect: fused is a list of op names such as 'aten.gelu', not {fused!r}")
+    return names
+
+
 class expect:  # noqa: N801  (used as a function)
     """Declare what the block (or the decorated function) must come to, each time that it runs.
 
@@ -56,10 +76,17 @@ class expect:  # noqa: N801  (used as a function)
         *,
         max_kernels: int | None = None,
         max_bytes: int | None = None,
-        fused: Sequence[str] = (),
+        fused: Sequence[str] | str = (),
         kernel: str | None = None,
     ) -> None:
-        self._what = Expectation(max_kernels=max_kernels, max_bytes=max_bytes, fused=tuple(fused), kernel=kernel)
+        if kernel is not None and not isinstance(kernel, str):
+            raise TypeError(f"fusionaudit.expect: kernel is part of a kernel's name (a string), not {kernel!r}")
+        self._what = Expectation(
+            max_kernels=_count("max_kernels", max_kernels),
+            max_bytes=_count("max_bytes", max_bytes),
+            fused=_ops(fused),
+            kernel=kernel,
+        )
         self._region: marks.region | None = None
 
     def __enter__(self) -> expect:

@@ -257,3 +257,32 @@ def test_an_expected_op_that_never_ran() -> None:
 
 def test_a_program_without_declarations_is_silent() -> None:
     assert findings([kernel(0, "aten.add")], ["attention"]) == []
+
+
+def test_an_in_place_op_counts_as_the_op() -> None:
+    assert findings([kernel(0, "aten.add_.Tensor", "aten.gelu", region=region(1))]) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"max_kernels": "2"}, "max_kernels is a whole number, not '2'"),
+        ({"max_kernels": [1]}, "max_kernels is a whole number"),
+        ({"max_kernels": True}, "max_kernels is a whole number"),
+        ({"max_bytes": 1.5}, "max_bytes is a whole number"),
+        ({"kernel": 5}, "kernel is part of a kernel's name"),
+        ({"fused": 5}, "fused is a list of op names"),
+        ({"fused": ["aten.add", 5]}, "fused is a list of op names"),
+    ],
+)
+def test_a_wrong_type_is_said_where_it_is_written(given: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=f"fusionaudit.expect: {said}"):
+        expect(**given)
+
+
+def test_a_string_is_one_op() -> None:
+    assert expect(fused="aten.gelu")._what.fused == ("aten.gelu",)
+
+
+def test_a_region_with_a_wrong_type_is_none() -> None:
+    assert expectations('expect {"max_kernels":[1],"entry":1}') == []

@@ -69,10 +69,10 @@ def _read(name: str) -> tuple[Expectation, int] | None:
         data = json.loads(name[len(PREFIX) :])
         file, first, last = data.get("at", ["", 0, 0])
         expectation = Expectation(
-            max_kernels=data.get("max_kernels"),
-            max_bytes=data.get("max_bytes"),
+            max_kernels=None if (most := data.get("max_kernels")) is None else int(most),
+            max_bytes=None if (most := data.get("max_bytes")) is None else int(most),
             fused=tuple(str(op) for op in data.get("fused", [])),
-            kernel=data.get("kernel"),
+            kernel=None if (kernel := data.get("kernel")) is None else str(kernel),
             file=str(file),
             first_line=int(first),
             last_line=int(last),

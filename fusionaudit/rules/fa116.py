@@ -80,8 +80,10 @@ def _unknown(expectation: Expectation, entries: Sequence[Sequence[Kernel]], eage
 
 
 def _base(name: str) -> str:
+    """``aten.add`` for ``add``, ``aten.add.Tensor`` and the in-place ``aten.add_.Tensor``."""
     parts = name.split(".")
-    return ".".join(parts[:2]) if len(parts) > 1 else f"aten.{name}"
+    base = ".".join(parts[:2]) if len(parts) > 1 else f"aten.{name}"
+    return base if base.endswith("__") else base.removesuffix("_")
 
 
 def _failures(expectation: Expectation, entries: Sequence[Sequence[Kernel]]) -> list[str]:
