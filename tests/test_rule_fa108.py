@@ -35,7 +35,9 @@ def test_a_cast_of_a_table_is_kept_with_it():
     ids, cast, table = t("i", 1024, dtype="int64"), t("c", 1024), t("e", 1024)
     zeros = [op("zeros", [], t("z", 64, dtype="int64"), at=4), op("_to_copy", [t("z", 64, dtype="int64")], t("f", 64))]
     made = [op("arange", [], ids, at=3), op("_to_copy", [ids], cast, at=3), op("exp", [cast], table, at=3), *zeros]
-    (found,) = run(fa108, eager(*made, op("mul", [table, t("x", 1024)], t("y", 1024))))
+    audited = eager(*made, op("mul", [table, t("x", 1024)], t("y", 1024)))
+    assert not {o.id for o in audited.ops[:3]} & {i for f in run(fa105, audited) for i in f.op_ids}
+    (found,) = run(fa108, audited)
     assert tuple(name.split(".")[1] for name in found.ops) == names
 
 

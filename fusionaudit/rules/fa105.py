@@ -33,6 +33,7 @@ from fusionaudit.program.hazards import protects
 from fusionaudit.program.model import Kernel, Pass, Program
 from fusionaudit.program.op_kinds import CAST, COPY
 from fusionaudit.rules.chain_findings import chain_findings, chains_of, eager_like
+from fusionaudit.rules.constants import constant_steps
 from fusionaudit.rules.copy_backs import copy_backs
 from fusionaudit.rules.graph_groups import call_flow
 from fusionaudit.rules.judging import between_ns, compiled_away, human_bytes, human_time, kernel_ns, short, worth
@@ -82,10 +83,13 @@ def _loose_copies(program: Program, p: Pass, config: Config) -> Iterator[Finding
     """Casts of one value made several times, and copies between kernels that cannot take them in."""
     flow = dataflow(p)
     taken = {i for c in chains_of(p) for i in c.op_ids} | claimed_ops(program, p, config)
+    constant = {s.op.id for s in constant_steps(p)}
     repeated: dict[tuple[object, ...], list[Step]] = defaultdict(list)
     between: dict[tuple[object, ...], list[Step]] = defaultdict(list)
     for step in flow.steps:
         if step.kind not in ("cast", "copy") or not step.uses or not step.op.outputs or step.op.mutated:
+            continue
+        if step.op.id in constant:
             continue
         value, source = step.uses[0]
         target = step.op.outputs[0]
