@@ -77,7 +77,7 @@ def adam_foreach(
     size: int = 512 * 512,
     *,
     capturable: bool = False,
-    library: str = "torch.optim.adam.step",
+    library: str | None = "torch.optim.adam.step",
     at: int = 10,
 ):
     """torch.optim.AdamW's step as it is on CUDA by default, after a backward that made the gradients."""
@@ -145,10 +145,40 @@ def test_sgd_with_momentum_moves_eight_values_and_needs_five():
     assert not run(fa106, eager(alone))
 
 
+def test_foreach_calls_by_hand():
+    """Each on its own line; a step that is compiled, or small, is not told."""
+    step = [
+        replace(o, phase="forward", location=replace(line(10 + i), function="step"))
+        for i, o in enumerate(adam_foreach(library=None))
+    ]
+    (found,) = warnings(fa106, eager(*step))
+    one = 12 * 512 * 512 * 4
+    assert found.avoidable_bytes == 13 * one
+    assert found.evidence["fused_launches"] == 1
+    assert found.location is not None
+    assert found.location.line == 10
+    assert "torch.compile the function that updates" in found.remedy
+    assert "default on CUDA" not in found.reason
+    assert not run(fa106, eager(*step), compiled(), uses_compile=True)
+    assert not run(fa106, eager(*adam_foreach(library=None, size=512)))
+
+
+def test_silent_on_one_foreach_call_by_hand():
+    """A moving average, the sum of gradients, and a clip, whose factor needs all gradients first."""
+    p, g, e = ([t(f"{name}{i}", 1 << 20, parameter=name == "p") for i in range(8)] for name in "pge")
+    n = [t(f"n{i}") for i in range(8)]
+    average = op("aten._foreach_lerp_.Scalar", [*e, *p], mutated=range(8), at=20)
+    norm = op("aten._foreach_norm.Scalar", g, *n, at=21)
+    clip = op("aten._foreach_mul_.Tensor", g, mutated=range(8), at=22)
+    decay = op("aten._foreach_add_.List", [*g, *p], mutated=range(8), at=20)
+    assert not run(fa106, eager(average))
+    assert not run(fa106, eager(norm, clip))
+    assert not run(fa106, eager(decay, norm, clip))
+
+
 def test_silent_where_there_is_no_fused_form_or_it_is_used_or_small():
     assert not run(fa106, eager(*adam_foreach(library="torch.optim.rmsprop.step")))
     assert not run(fa106, eager(*adam_foreach(library="torch.optim.nadam.step")))
-    assert not run(fa106, eager(*(replace(o, location=line(3)) for o in adam_foreach())))
     assert not run(fa106, eager(*adam_foreach(size=512)))
     assert not run(fa106, eager(*adam_foreach()), compiled(), uses_compile=True)
     tensors = [t(f"p{i}", 512 * 512, parameter=True) for i in range(48)]

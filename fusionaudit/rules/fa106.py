@@ -1,7 +1,8 @@
 """Per-parameter loop with a foreach or fused form.
 
 What: an optimizer, a gradient clip or a moving average that goes through the tensors one by one, with one launch for
-each op and tensor; or an optimizer of torch in its foreach form (the default on CUDA) that has a fused form too.
+each op and tensor; or an optimizer of torch in its foreach form (the default on CUDA) that has a fused form too, or
+several foreach calls by hand over the same tensors.
 
 Why it costs: launches. AdamW over 12 tensors with foreach=False is about 140 launches, the foreach form about 15, the
 fused form one; with small tensors the host cannot launch as fast as the GPU finishes. And bytes: the foreach form is
@@ -56,6 +57,11 @@ from fusionaudit.rules.update_calls import UpdateCall, update_call
 CODE = "FA106"
 TITLE = "per-parameter loop with a foreach or fused form"
 
+_FUSED = "make the optimizer with fused=True (instead of foreach=True, if it says that)"
+_BY_HAND = (
+    "torch.compile the function that updates, or use the optimizer of torch.optim that does the same (fused=True)"
+)
+
 
 def check(program: Program, config: Config) -> Iterator[Finding]:
     """One finding for each loop, and for each optimizer whose foreach kernels one fused kernel does."""
@@ -104,8 +110,8 @@ def _foreach_finding(program: Program, p: Pass, config: Config, step: ForeachSte
         avoidable_bytes=avoidable,
         saving_ns=saving,
         basis=judged.basis,
-        reason="foreach, the default on CUDA, is one kernel for each operation of the update",
-        remedy="make the optimizer with fused=True (instead of foreach=True, if it says that)",
+        reason=f"foreach{'' if step.by_hand else ', the default on CUDA,'} is one kernel for each operation",
+        remedy=_BY_HAND if step.by_hand else _FUSED,
         evidence={
             "tensors": step.tensors,
             "launches": len(mine),

@@ -1,4 +1,4 @@
-"""Foreach chains of torch's optimizers that one fused kernel does (``fused=True``), from dataflow."""
+"""Foreach chains that one fused kernel does, from dataflow: of torch's optimizers (``fused=True``) and by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fusionaudit.findings import Location
 from fusionaudit.program.chains import moved_bytes
-from fusionaudit.program.costs import op_kind
+from fusionaudit.program.costs import op_kind, op_root
 from fusionaudit.program.dataflow import dataflow
 from fusionaudit.program.launches import multi_tensor_launches
 from fusionaudit.program.model import Pass, Program
@@ -17,10 +17,14 @@ from fusionaudit.trace.schema import Op
 _DTYPES = {"float64", "float32", "float16", "bfloat16"}
 """What the fused kernels take."""
 
+_WHOLE = {"_foreach_norm", "_foreach_max", "_foreach_powsum"}
+"""They reduce whole tensors."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ForeachStep:
-    """All foreach calls of an optimizer's ``step`` at one line, in one step of the program.
+    """All foreach calls of an optimizer's ``step`` at one line, or of an update by hand in one function, in one step of
+    the program.
 
     ``calls`` is how many fused calls do the same (one for each group of parameters and dtype), ``launches`` the
     kernels that these launch.
@@ -28,6 +32,7 @@ class ForeachStep:
 
     ops: tuple[Op, ...]
     location: Location
+    by_hand: bool
     tensors: int
     calls: int
     launches: int
@@ -36,19 +41,28 @@ class ForeachStep:
 
 
 def foreach_steps(program: Program, p: Pass) -> list[ForeachStep]:
-    """The steps of optimizers in a pass that go in foreach kernels and have a fused form."""
+    """The updates in a pass that go in foreach kernels and have a fused form."""
     version = str(program.environment.get("torch", ""))
     by_line: dict[tuple[object, ...], list[Op]] = defaultdict(list)
+    by_hand: dict[tuple[object, ...], list[Op]] = defaultdict(list)
+    waits = 0
     for op in p.ops:
         where = op.location
-        if where is not None and op_kind(op) == "foreach" and has_fused(where.library, version):
+        if where is None or op_kind(op) != "foreach":
+            continue
+        if has_fused(where.library, version):
             by_line[(where.file, where.line, where.library)].append(op)
-    found = (_foreach_step(p, ops) for ops in by_line.values())
+        elif where.library is None and op_root(op) in _WHOLE:
+            waits += 1  # what follows a norm may need all of it
+        elif where.library is None:
+            by_hand[(where.file, where.function, op.phase, waits)].append(op)
+    found = [_foreach_step(p, ops) for ops in by_line.values()]
+    found += [_foreach_step(p, ops, by_hand=True) for ops in by_hand.values()]
     return [step for step in found if step is not None]
 
 
-def _foreach_step(p: Pass, ops: list[Op]) -> ForeachStep | None:
-    calls = [call for call in _calls(ops) if len(call) > 1]
+def _foreach_step(p: Pass, ops: list[Op], *, by_hand: bool = False) -> ForeachStep | None:
+    calls = [call for call in _calls(ops) if len(call) > 1 and call[-1].mutated]
     taken = {op.id for call in calls for op in call}
     if any(t.dtype not in _DTYPES for call in calls for op in call for t in op.inputs):
         return None
@@ -69,6 +83,7 @@ def _foreach_step(p: Pass, ops: list[Op]) -> ForeachStep | None:
     mine = tuple(op for op in ops if op.id in taken or not _large(op))
     return ForeachStep(
         ops=mine,
+        by_hand=by_hand,
         location=next(op.location for op in mine if op.location is not None),
         tensors=sum(len(call[-1].mutated) for call in calls),
         calls=len(calls),
