@@ -25,7 +25,7 @@ from fusionaudit.rules.judging import (
 from fusionaudit.rules.library_ops import library_call, only_library
 from fusionaudit.rules.repeats import claimed_ops
 from fusionaudit.rules.spelled_out import spelled_out
-from fusionaudit.rules.update_calls import AXPY, is_axpy
+from fusionaudit.rules.update_calls import tensor_call
 from fusionaudit.trace.schema import Op
 
 
@@ -111,7 +111,7 @@ def chain_findings(
             reason, call = None, remedy if pattern is None else _use(pattern)
             if sum(i in claimed for i in ids) * 2 >= len(ids):
                 reason = "part of a loop over parameters or time steps that FA106 or FA202 reports"
-                call = AXPY if is_axpy(first) else "see that finding"
+                call = tensor_call(first, ops)
             elif compiled_away(program, p, ops):
                 reason = "torch.compile in the script already takes these ops into its graphs"
                 call = "nothing to do in the eager form; what is left is judged in the compiled pass"

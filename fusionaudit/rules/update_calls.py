@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusionaudit.program.chains import Chain
+from fusionaudit.program.costs import op_root
 from fusionaudit.rules.averages import is_average
 from fusionaudit.rules.library_ops import CLIP, optimizer_form, roots
 from fusionaudit.rules.repeats import Loop
+from fusionaudit.trace.schema import Op
 
 _NORMS = frozenset({"norm", "linalg_vector_norm"})
 _CLIP_VALUE = "torch.nn.utils.clip_grad_value_(parameters, clip_value)"
@@ -17,9 +19,10 @@ _SGD = "torch._foreach_add_(parameters, gradients, alpha=-lr), or torch.optim.SG
 _ONE_ADD = "; in the loop, p.add_(p.grad, alpha=-lr) is one kernel"
 _MOMENTUM = "torch.optim.SGD(parameters, lr, momentum=m, fused=True), or foreach=True of it"
 _ADAM = "torch.optim.AdamW (or Adam) with fused=True, or foreach=True of it"
+_SQUARES = "torch.optim.RMSprop (Adagrad where the squares only add up) with foreach=True, or torch.compile the update"
 _NORM = "torch._foreach_norm(tensors)"
 _FOREACH = "torch._foreach_* over the list of tensors"
-AXPY = "use p.add_(p.grad, alpha=-lr), one kernel; or, for all tensors at once, what FA106 says"
+_ALL = "one kernel; or, for all tensors at once, what FA106 says"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +46,11 @@ def update_call(loop: Loop, others: Sequence[Loop]) -> UpdateCall:
     if loop.gradients and names <= {"mul", "div"} and any(_measures(o) and o.gradients for o in others):
         return UpdateCall(call=CLIP, whole=False)
     if {"sqrt", "pow"} & names and {"addcdiv", "div"} & names:
-        return UpdateCall(call=_ADAM, whole=True)
+        return (
+            UpdateCall(call=_SQUARES, whole=False)
+            if _divides_gradients(loop.ops)
+            else UpdateCall(call=_ADAM, whole=True)
+        )
     if not loop.gradients and is_average(loop.ops):
         return UpdateCall(call=_EMA, whole=True)
     if loop.gradients and loop.writes and names <= {"mul", "add", "sub", "_to_copy", "copy", "neg", "clone"}:
@@ -58,9 +65,43 @@ def update_call(loop: Loop, others: Sequence[Loop]) -> UpdateCall:
 def _measures(loop: Loop) -> bool:
     """Norms of all tensors, or sums of their squares."""
     names = set(roots(loop.names))
-    return bool(names & _NORMS) or (bool(loop.gradients) and "sum" in names and bool(names & {"pow", "mul", "square"}))
+    return bool(names & _NORMS) or (bool(loop.gradients) and "sum" in names and bool(_squared(loop.ops)))
 
 
-def is_axpy(chain: Chain) -> bool:
-    """``p -= lr * p.grad``: a product with a number, then added to (taken from) a tensor in place."""
-    return roots(chain.ops) in (("mul", "sub"), ("mul", "add")) and chain.ops[1].split(".")[1].endswith("_")
+def _squared(ops: Sequence[Op]) -> set[str | None]:
+    """Storages of what is squared: ``g ** 2``, ``g * g``, ``v.addcmul_(g, g)``."""
+    out: set[str | None] = set()
+    for op in ops:
+        factors = [t.storage for t in (op.inputs[1:3] if op_root(op) == "addcmul" else op.inputs[:2])]
+        twice = op_root(op) in ("mul", "addcmul") and len(factors) == 2 and factors[0] == factors[1]
+        if factors and (twice or op_root(op) in ("pow", "square")):
+            out.add(factors[0])
+    return out
+
+
+def _divides_gradients(ops: Sequence[Op]) -> bool:
+    """What is divided by the root is what was squared (RMSprop, Adagrad), not an average of it (Adam)."""
+    squared = _squared(ops)
+    origin: dict[str | None, str | None] = {}  # of a gradient times a number
+    for op in ops:
+        tensors = [t.storage for t in op.inputs if t.numel > 1]
+        root = op_root(op)
+        if root in ("mul", "div", "neg") and len(tensors) == 1 and op.outputs:
+            origin[op.outputs[0].storage] = origin.get(tensors[0], tensors[0])
+        elif root == "addcdiv" or (root == "div" and len(tensors) == 2):
+            over = op.inputs[1 if root == "addcdiv" else 0].storage
+            if origin.get(over, over) in squared:
+                return True
+    return False
+
+
+def tensor_call(chain: Chain, ops: Sequence[Op]) -> str:
+    """What one turn of a loop over parameters can call instead of the chain of these ``ops``."""
+    if roots(chain.ops) in (("mul", "sub"), ("mul", "add")) and chain.ops[1].split(".")[1].endswith("_"):
+        own = [op for op in ops if op.id in chain.op_ids]
+        scales = len(own) == 2 and 0 in own[0].mutated and own[0].inputs[0].storage == own[1].inputs[0].storage
+        if not scales:  # p -= lr * p.grad
+            return f"use p.add_(p.grad, alpha=-lr), {_ALL}"
+        if is_average(own):
+            return f"use m.lerp_(p.grad, 1 - decay), {_ALL}"
+    return "see that finding"
