@@ -281,3 +281,67 @@ def an_attention_with_two_products():
 @silent
 def a_capped_attention():
     return torch.softmax(torch.tanh(Q @ K.transpose(-2, -1) / 30) * 30, dim=-1) @ V
+
+
+# --- what SDPA cannot compute
+
+SQUARE = rand(B, H, N, N)
+
+
+@named(SDPA)
+def an_attention_masked_by_a_tensor():
+    s = Q @ K.transpose(-2, -1) * D**-0.5  # here
+    return torch.softmax(torch.where(CAUSAL > 0, s, torch.full((), -1e9, device=DEVICE)), -1) @ V
+
+
+@silent
+def clamped_scores():
+    return torch.softmax((Q @ K.transpose(-2, -1) * D**-0.5).clamp(-10, 10), -1) @ V
+
+
+@silent
+def scores_masked_by_zeros():
+    s = torch.where(CAUSAL > 0, (Q @ K.transpose(-2, -1) * D**-0.5), 0.0)
+    return torch.softmax(s, -1) @ V
+
+
+@silent
+def scores_filled_with_zeros():
+    return torch.softmax((Q @ K.transpose(-2, -1) * D**-0.5).masked_fill(CAUSAL == 0, 0.0), -1) @ V
+
+
+@silent
+def gated_scores():
+    return torch.softmax((Q @ K.transpose(-2, -1) * D**-0.5) * SQUARE, -1) @ V
+
+
+@silent
+def positive_scores():
+    return torch.softmax(torch.maximum((Q @ K.transpose(-2, -1) * D**-0.5), torch.zeros((), device=DEVICE)), -1) @ V
+
+
+@silent
+def a_bias_after_the_softmax():
+    return (torch.softmax((Q @ K.transpose(-2, -1) * D**-0.5), -1) + SQUARE) @ V
+
+
+@silent
+def a_mask_after_the_softmax():
+    return torch.softmax((Q @ K.transpose(-2, -1) * D**-0.5), -1).masked_fill(CAUSAL == 0, 0.0) @ V
+
+
+@silent
+def a_gate_after_the_softmax():
+    return (torch.softmax((Q @ K.transpose(-2, -1) * D**-0.5), -1) * SQUARE) @ V
+
+
+@silent
+def clamped_weights():
+    return torch.softmax((Q @ K.transpose(-2, -1) * D**-0.5), -1).clamp(min=0.01) @ V
+
+
+@silent
+def a_differential_attention():
+    a = torch.softmax((Q @ K.transpose(-2, -1) * D**-0.5), -1)
+    b = torch.softmax((Q @ V.transpose(-2, -1)) * D**-0.5, -1)
+    return (a - 0.3 * b) @ V

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 LONG = rand(32, 16384)
+SQUARE = rand(WIDE, WIDE)
 
 # --- softmax
 
@@ -254,6 +255,25 @@ def silu_divided():
 def a_softmax_of_scaled_scores():
     """Probabilities of long rows are all near zero, and still others."""
     return F.softmax(LONG * 0.5, -1), F.softmax(LONG.sin(), -1)
+
+
+@named("torch.softmax(x, dim)")
+def a_softmax_of_what_columns_shift():
+    """The maximum over other dims is no part of it."""
+    shifted = SQUARE - SQUARE.amax(0, keepdim=True)
+    e = shifted.exp()  # here
+    return e / e.sum(1, keepdim=True)
+
+
+@named(RMS)
+def a_norm_of_what_columns_centre():
+    c = SQUARE - SQUARE.mean(0, keepdim=True)
+    return c / (c * c).mean(1, keepdim=True).sqrt()  # here
+
+
+@silent
+def a_softmax_of_capped_scores():
+    return torch.softmax(X.clamp(-10, 10), -1)
 
 
 @silent

@@ -18,7 +18,7 @@ from fusionaudit.program.model import Pass
 from fusionaudit.program.rows import second_pass
 from fusionaudit.rules.constants import constant_steps
 from fusionaudit.rules.spelled_rows import Spelled, spelled_rows
-from fusionaudit.rules.spelled_structures import attention, dropouts, forward_readers, gated, rotary
+from fusionaudit.rules.spelled_structures import attention, dropouts, fills, forward_readers, gated, rotary
 from fusionaudit.tensors import Tensor
 
 _F = "torch.nn.functional"
@@ -70,7 +70,7 @@ def spelled_out(p: Pass) -> tuple[Chain, ...]:
     flow = dataflow(p)
     constant = {s.index for s in constant_steps(p)}
     rows = [s for s in spelled_rows(flow) if s.trailing or "norm" not in s.name]
-    found = [*attention(flow, rows), *gated(flow, rows), *dropouts(flow), *rotary(flow), *rows]
+    found = [*attention(flow, rows, fills(p.ops)), *gated(flow, rows), *dropouts(flow), *rotary(flow), *rows]
     taken: set[int] = set()
     out: list[Chain] = []
     for spelled in sorted(found, key=_weight):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fusionaudit.program.costs import op_root
@@ -59,7 +60,7 @@ class _Closure:
     """What has been worked out from a root.
 
     ``missing``: storages of single elements whose value is not known; ``affine``: steps with a row of weights or a
-    bias, which count as ones and zeros.
+    bias, which count as ones and zeros; ``axes``: what the first reduction reduces, which the others must too.
     """
 
     rows: Rows
@@ -69,6 +70,7 @@ class _Closure:
     above: dict[int, frozenset[int]]
     missing: dict[str, None]
     affine: set[int]
+    axes: tuple[object, ...] | None = None
     trailing: bool = True
 
 
@@ -192,7 +194,8 @@ def _admit(flow: Flow, step: Step, found: _Closure, constants: Mapping[str, floa
             return False
     if not makers:
         return False
-    _measure_rows(step, found, given)
+    if not _measure_rows(step, found, given):
+        return False
     made = sampled(step.op, given, found.rows)
     if made is None:
         return False
@@ -227,29 +230,63 @@ def _is_one_hot(flow: Flow, step: Step, value: Version | None) -> bool:
     return False
 
 
-def _measure_rows(step: Step, found: _Closure, given: list[Operand | None]) -> None:
-    """The first reduction says how long the rows are, and whether they are the innermost dimensions."""
+def _measure_rows(step: Step, found: _Closure, given: list[Operand | None]) -> bool:
+    """The first reduction says how long the rows are, and whether they are the innermost dimensions.
+
+    False where a later one reduces others: that is no function of rows.
+    """
     first = given[0]
     if not isinstance(first, Sample) or first.level != "row" or not step.op.outputs or not step.op.inputs:
-        return
+        return True
     source, name = step.op.inputs[0], op_root(step.op)
     if name in ("_softmax", "_log_softmax"):
         dim = next((a for a in operands(step.op)[1:2] if isinstance(a, int)), -1)
         length = source.shape[dim] if source.shape else 1
+        dims: list[int] | None = [dim]
     elif is_row_reduction(step.op):
         size = max(t.numel for t in step.op.outputs)
         if not size or source.numel % size or (size == 1 and name in ("amax", "max") and len(source.shape) > 1):
-            return
+            return True
         length = source.numel // size
-        dims = next((a for a in operands(step.op)[1:] if isinstance(a, list)), None)
-        if dims is not None and all(isinstance(d, int) for d in dims) and source.shape:
+        dims = _reduced_dims(step)
+        if dims is not None and source.shape:
             whole = {d % len(source.shape) for d in dims}
             last = len(source.shape) - len(whole)
             found.trailing = found.trailing and whole == set(range(last, len(source.shape)))
+        if size == 1 and found.rows.length is not None:
+            return True  # the total over all rows
     else:
-        return
-    if found.rows.length is None and length > 1:
-        found.rows = replace(found.rows, length=length, count=source.numel // length)
+        return True
+    axes = None if dims is None else axes_of(source, dims)
+    if found.axes is not None and axes is not None and axes != found.axes:
+        return False
+    if length > 1:
+        found.axes = found.axes or axes
+        if found.rows.length is None:
+            found.rows = replace(found.rows, length=length, count=source.numel // length)
+    return True
+
+
+def _reduced_dims(step: Step) -> list[int] | None:
+    """Of a reduction; ``None``: all, or not recorded."""
+    given = operands(step.op)[1:]
+    dims = next((a for a in given if isinstance(a, list)), None)
+    if dims is None and op_root(step.op) in ("max", "min"):
+        dims = [a for a in given[:1] if isinstance(a, int)]
+    return dims if dims and all(isinstance(d, int) for d in dims) else None
+
+
+def axes_of(source: Tensor, dims: Sequence[int]) -> tuple[object, ...]:
+    """Which elements of memory make a row, the same for all views of one tensor: its length, and what lies within."""
+    if not source.shape or any(not -len(source.shape) <= d < len(source.shape) for d in dims):
+        return ()
+    reduced = {d % len(source.shape) for d in dims}
+    order = sorted((d for d, n in enumerate(source.shape) if n > 1), key=lambda d: -source.strides[d])
+    places = [i for i, d in enumerate(order) if d in reduced]
+    sizes = [source.shape[d] for d in order]
+    if not places or places[-1] - places[0] >= len(places):
+        return (tuple(sizes), tuple(places))
+    return (math.prod(sizes[i] for i in places), math.prod(sizes[places[-1] + 1 :]))
 
 
 def _matches(flow: Flow, closure: _Closure) -> Iterator[Spelled]:
@@ -263,6 +300,8 @@ def _matches(flow: Flow, closure: _Closure) -> Iterator[Spelled]:
         reduces = any(_reduces(flow.steps[i]) for i in members)
         name = function_of_row(sample, closure.rows.length if reduces else None)
         if name is None or ("norm" not in name and members & closure.affine):
+            continue
+        if reduces and any(_limits(flow.steps[i], tensor) for i in members):
             continue
         named[maker] = name
         works = sum(flow.steps[i].kind not in ("cast", "copy") for i in members)  # casts alone are no spelling
@@ -295,6 +334,13 @@ def _matches(flow: Flow, closure: _Closure) -> Iterator[Spelled]:
 
 def _reduces(step: Step) -> bool:
     return step.kind == "softmax" or is_row_reduction(step.op)
+
+
+def _limits(step: Step, whole: Tensor) -> bool:
+    """Caps each element at limits that the sample does not reach; an epsilon below a sum caps none."""
+    capped = op_root(step.op) in ("clamp", "hardtanh", "clamp_min", "clamp_max", "relu6")
+    large = any(t.numel == whole.numel for t in step.op.outputs)
+    return capped and large and any(abs(n) >= 1 for n in map(number, operands(step.op)[1:]) if n is not None)
 
 
 def _picks(step: Step) -> bool:

@@ -5,19 +5,22 @@ All by dataflow: who made an operand, and who else reads it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from fusionaudit.program.costs import op_root
 from fusionaudit.program.dataflow import Flow, Step, Version
 from fusionaudit.rules.row_samples import number, operands
 from fusionaudit.rules.spelled_rows import Spelled, library_step
 from fusionaudit.tensors import Tensor
+from fusionaudit.trace.schema import Op
 
 _PRODUCTS = frozenset({"bmm", "baddbmm", "mm"})
-_ON_SCORES = frozenset({
-    "mul", "div", "add", "sub", "masked_fill", "where", "_to_copy", "to", "clone", "copy", "maximum", "native_dropout",
-    "nan_to_num", "clamp", "clamp_min",
-})  # fmt: skip
+_COPIES = frozenset({"_to_copy", "to", "clone", "copy"})
+_ON_SCORES = _COPIES | {"mul", "div", "add", "sub", "masked_fill", "where", "maximum"}
+_ON_WEIGHTS = _COPIES | {"mul", "div", "native_dropout", "nan_to_num"}
+_MASKED = -1e4
+"""What scores are set to where attention must not look; a softmax leaves nothing of it."""
+_FILLS = frozenset({"scalar_tensor", "full", "full_like", "new_full", "fill"})
 _DEEPEST = 8
 
 
@@ -44,8 +47,22 @@ def _only_reader(flow: Flow, step: Step) -> Step | None:
     return readers[0] if len(readers) == 1 and not library_step(readers[0]) else None
 
 
-def attention(flow: Flow, rows: Sequence[Spelled]) -> Iterator[Spelled]:
-    """``softmax(q @ k.T * scale + mask) @ v``, whatever softmax it is, with dropout on its result or without."""
+def fills(ops: Iterable[Op]) -> dict[str, float]:
+    """What tensors of one number hold, by storage: the ``-inf`` of a ``where``, which lies on the CPU."""
+    out: dict[str, float] = {}
+    for op in ops:
+        if op_root(op) in _FILLS and op.outputs and op.outputs[0].numel == 1:
+            found = next((n for n in map(number, reversed(operands(op))) if n is not None), None)
+            if found is not None and op.outputs[0].storage is not None:
+                out[op.outputs[0].storage] = found
+    return out
+
+
+def attention(flow: Flow, rows: Sequence[Spelled], filled: Mapping[str, float]) -> Iterator[Spelled]:
+    """``softmax(q @ k.T * scale + mask) @ v``, whatever softmax it is, with dropout on its result or without.
+
+    ``filled`` as :func:`fills` says.
+    """
     softmaxes = {s.results[0]: s.members for s in rows if s.name == "softmax"}
     for step in flow.steps:
         if op_root(step.op) in ("_softmax", "softmax") and step.op.phase == "forward" and step.makes:
@@ -54,7 +71,7 @@ def attention(flow: Flow, rows: Sequence[Spelled]) -> Iterator[Spelled]:
         inside = set(members)
         entering = [(v, t) for i in members for v, t in flow.steps[i].uses if flow.maker.get(v) not in inside]
         scores = max(entering, key=lambda e: e[1].numel, default=None)
-        before = None if scores is None else _scores(flow, scores[0], inside)
+        before = None if scores is None else _scores(flow, scores[0], inside, filled)
         after = _weighted(flow, made, flow.steps[max(members)])
         if before is None or after is None:
             continue
@@ -66,7 +83,7 @@ def attention(flow: Flow, rows: Sequence[Spelled]) -> Iterator[Spelled]:
             yield Spelled(name="attention", members=tuple(sorted(inside | copies)), results=(found,))
 
 
-def _scores(flow: Flow, value: Version, inside: set[int]) -> set[int] | None:
+def _scores(flow: Flow, value: Version, inside: set[int], filled: Mapping[str, float]) -> set[int] | None:
     """From the softmax's input back to the product of queries and keys."""
     found: set[int] = set()
     for _ in range(_DEEPEST):
@@ -81,10 +98,33 @@ def _scores(flow: Flow, value: Version, inside: set[int]) -> set[int] | None:
         size = step.makes[0][1].numel
         whole = [v for v, t in step.uses if t.stored_elements == size and maker_of(flow, v) is not None]
         paths = [v for v in whole if _is_product(flow, v)]
-        if len(paths) != 1:
+        if len(paths) != 1 or not _as_sdpa(step, paths[0], filled):
             return None
         value = paths[0]
     return None
+
+
+def _as_sdpa(step: Step, scores: Version, filled: Mapping[str, float]) -> bool:
+    """What SDPA does to scores: a number times them, a mask that is added, or one that leaves nothing of an element."""
+    name, arguments = op_root(step.op), operands(step.op)
+    mine = {id(t) for v, t in step.uses if v == scores}
+    tensors = [step.op.inputs[a["tensor"]] if isinstance(a, dict) and "tensor" in a else None for a in arguments]
+    at = [i for i, t in enumerate(tensors) if t is not None and id(t) in mine]
+    if name in _COPIES:
+        return True
+    if len(at) != 1:
+        return False
+    if name in ("mul", "div"):
+        return (name == "mul" or at == [0]) and sum(t.numel > 1 for t in step.op.inputs) == 1
+    if name in ("add", "sub"):
+        return name == "add" or at == [0]
+    places = {"masked_fill": {0: 2}, "where": {1: 2, 2: 1}, "maximum": {0: 1, 1: 0}}[name]
+    other = places.get(at[0], len(arguments))
+    if other >= len(arguments):
+        return False
+    tensor = tensors[other]
+    fill = number(arguments[other]) if tensor is None else filled.get(tensor.storage or "")
+    return fill is not None and fill <= _MASKED
 
 
 def _is_product(flow: Flow, value: Version) -> bool:
@@ -122,7 +162,9 @@ def _weighted(flow: Flow, value: Version, softmax: Step) -> set[int] | None:
             operand = step.op.inputs[mine[0]]
             summed = operand.strides[-1] if mine[0] == first else operand.strides[-2]
             return found if axis is None or summed == axis or 1 in operand.shape[-2:] else None
-        if op_root(step.op) not in _ON_SCORES or not step.makes:
+        if op_root(step.op) not in _ON_WEIGHTS or not step.makes:
+            return None
+        if op_root(step.op) in ("mul", "div") and sum(t.numel > 1 for t in step.op.inputs) != 1:
             return None
         value = step.makes[0][0]
     return None
