@@ -11,6 +11,8 @@ from torch.nn import functional as F  # noqa: N812
 
 LONG = rand(32, 16384)
 SQUARE = rand(WIDE, WIDE)
+COUNTS = torch.randint(0, 5, (B * N, WIDE), device=DEVICE)
+LABELS = torch.randint(0, 10, (WIDE,), device=DEVICE)
 
 # --- softmax
 
@@ -341,3 +343,29 @@ def entropy_call():
 @silent
 def entropy_same_kernels_as_the_call():
     return F.nll_loss(F.log_softmax(X, 1), TARGET)
+
+
+@silent
+def counts_of_classes():
+    return -(F.log_softmax(X, 1) * COUNTS).sum(1).mean()
+
+
+@silent
+def rows_of_the_same_label():
+    mask = (LABELS[:, None] == LABELS[None, :]).float()
+    return -((mask * F.log_softmax(SQUARE, 1)).sum(1) / WIDE).mean()
+
+
+@silent
+def several_classes_a_row():
+    return -F.log_softmax(X, 1).gather(1, COUNTS[:, :5]).mean()
+
+
+@silent
+def rows_that_are_picked():
+    return -F.log_softmax(X, 1)[LABELS].mean()
+
+
+@silent
+def whole_numbers():
+    return X * torch.sigmoid(X.int().float()), LABELS * torch.sigmoid(LABELS)

@@ -130,6 +130,8 @@ def _sampled(op: Op, found: Sequence[Operand | None], rows: Rows) -> tuple[Sampl
     name, given = op_root(op), keywords(op)
     if given.get("rounding_mode") is not None or not found:
         return None
+    if name in ("to", "_to_copy") and any(not t.dtype.startswith(("float", "bfloat")) for t in op.outputs):
+        return None  # cuts off what is behind the point
     first = found[0]
     if isinstance(first, Sample) and is_row_reduction(op):
         return _reduced(name, op, first, found, given, rows)

@@ -98,7 +98,7 @@ def _roots(flow: Flow, anchor: Step) -> Iterator[tuple[Version, Tensor]]:
     while pending:
         step, depth = pending.pop()
         for value, tensor in step.uses:
-            if tensor.numel > 1:
+            if tensor.numel > 1 and tensor.dtype.startswith(("float", "bfloat")):
                 yield value, tensor
             maker = flow.steps[flow.maker[value]] if value in flow.maker else None
             if maker is None or maker.index in seen or depth >= _FURTHEST:
@@ -164,7 +164,9 @@ def _admit(flow: Flow, step: Step, found: _Closure, constants: Mapping[str, floa
     for argument in operands(step.op):
         if not (isinstance(argument, dict) and "tensor" in argument):
             if isinstance(argument, list) and any(isinstance(a, dict) and "tensor" in a for a in argument):
-                given.append(Pick())  # the index lists of x[rows, target]
+                if not _indexes_classes(step, argument, found):
+                    return False
+                given.append(Pick())
             else:
                 given.append(number(argument))
             continue
@@ -186,7 +188,7 @@ def _admit(flow: Flow, step: Step, found: _Closure, constants: Mapping[str, floa
         elif _is_weight(step, tensor, found):
             affine = True
             given.append(0.0 if op_root(step.op) == "add" else 1.0)
-        elif tensor.dtype in ("int64", "int32") or _is_one_hot(flow, step, value):
+        elif _picks_a_class(step, tensor, found) or _is_one_hot(flow, step, value, found):
             given.append(Pick())
         elif op_root(step.op) == "nll_loss_forward":
             given.append(None)
@@ -216,14 +218,43 @@ def _is_weight(step: Step, tensor: Tensor, found: _Closure) -> bool:
     return known and tensor.stored_elements == found.rows.length and tensor.dtype.startswith(("float", "bfloat"))
 
 
-def _is_one_hot(flow: Flow, step: Step, value: Version | None) -> bool:
-    """A factor that was made from class indices: zeros and a scatter, or a comparison."""
+def _picks_a_class(step: Step, tensor: Tensor, found: _Closure) -> bool:
+    """The indices of a gather from the dimension that is reduced, one element a row; or a library's target."""
+    if tensor.dtype not in ("int64", "int32"):
+        return False
+    name, source = op_root(step.op), step.op.inputs[0]
+    if name == "nll_loss_forward":
+        return True
+    if name != "gather" or found.axes is None or not step.op.outputs or step.op.outputs[0].numel != found.rows.count:
+        return False
+    dim = next((a for a in operands(step.op)[1:2] if isinstance(a, int)), None)
+    return dim is None or axes_of(source, [dim]) == found.axes
+
+
+def _indexes_classes(step: Step, indices: Sequence[object], found: _Closure) -> bool:
+    """``x[rows, target]``: one element a row, of the dimension that is reduced."""
+    source = step.op.inputs[0]
+    if found.axes is None or not step.op.outputs or step.op.outputs[0].numel != found.rows.count:
+        return False
+    if not all(isinstance(i, dict) and "tensor" in i for i in indices):
+        return False
+    return any(axes_of(source, [d]) == found.axes for d in range(min(len(indices), len(source.shape))))
+
+
+def _is_one_hot(flow: Flow, step: Step, value: Version | None, found: _Closure) -> bool:
+    """A factor that was made from one class index a row: zeros and a scatter, or a comparison with all classes."""
     for _ in range(3):
         maker = None if value is None or value not in flow.maker else flow.steps[flow.maker[value]]
         if op_root(step.op) != "mul" or maker is None or not maker.uses:
             return False
-        if op_root(maker.op) in ("scatter", "one_hot", "eq", "index_put"):
-            return True
+        name = op_root(maker.op)
+        if name in ("scatter", "one_hot", "eq", "index_put"):
+            counts = [t.numel for t in maker.op.inputs if t.dtype in ("int64", "int32")]
+            classes = any(
+                v in flow.maker and op_root(flow.steps[flow.maker[v]].op) == "arange" and t.numel == found.rows.length
+                for v, t in maker.uses
+            )
+            return found.rows.count in counts and (name != "eq" or classes)
         if maker.kind not in ("cast", "copy"):
             return False
         value = maker.uses[0][0]
