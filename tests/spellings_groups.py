@@ -345,3 +345,33 @@ def a_differential_attention():
     a = torch.softmax((Q @ K.transpose(-2, -1) * D**-0.5), -1)
     b = torch.softmax((Q @ V.transpose(-2, -1)) * D**-0.5, -1)
     return (a - 0.3 * b) @ V
+
+
+# --- what is no gated unit, no rotary embedding and no dropout
+
+
+@silent
+def glu_of_the_wrong_parts():
+    a, _, c = X[:, :192].chunk(3, -1)
+    return a * torch.sigmoid(c), X[..., ::2] * torch.sigmoid(X[..., 1::2])
+
+
+@silent
+def a_phase():
+    return Q.to(torch.complex64) * torch.polar(COS, SIN)
+
+
+@silent
+def halves_in_their_places():
+    a, b = Q.chunk(2, -1)
+    return Q * COS + torch.cat((a, -b), -1) * SIN
+
+
+@silent
+def masked_noise():
+    return X.masked_fill(torch.rand_like(X) < 0.15, -100.0) * 2.0
+
+
+@silent
+def a_mask_and_another_factor():
+    return X * (torch.rand_like(X) > 0.1) * 0.5

@@ -216,7 +216,9 @@ def gated(flow: Flow, rows: Sequence[Spelled]) -> Iterator[Spelled]:
         (gate, gate_tensor), (up, up_tensor) = entering[0], others[0]
         if act == "sigmoid":
             # torch's own GLU: both halves of one tensor.
-            if gate != up or up_tensor.offset >= gate_tensor.offset or _twice(gate_tensor) != _twice(up_tensor):
+            apart = gate_tensor.offset - up_tensor.offset
+            halves = any(apart == n * m for n, m in zip(up_tensor.shape, up_tensor.strides, strict=True))
+            if gate != up or apart <= 0 or not halves or _twice(gate_tensor) != _twice(up_tensor):
                 continue
             name = "GLU"
         elif gate == up and gate_tensor.offset == up_tensor.offset:
@@ -265,18 +267,25 @@ def _masked(flow: Flow, step: Step, members: set[int]) -> Step | None:
     """The last step of ``x * (rand_like(x) > p) / (1 - p)``; ``None`` where the noise goes anywhere else."""
     size = step.makes[0][1].numel
     compared = op_root(step.op) == "bernoulli"
+    kept = number((*operands(step.op), None, None)[1]) if compared else None
     for _ in range(5):
         after = _only_reader(flow, step)
         if after is None or not after.makes or after.makes[0][1].numel != size or size <= 1:
             return None
+        if op_root(after.op) in ("gt", "lt", "ge", "le"):
+            limit = number((*operands(after.op), None, None)[1])
+            kept = 1 - limit if limit is not None and op_root(after.op) in ("gt", "ge") else limit
         compared = compared or op_root(after.op) in ("gt", "lt", "ge", "le", "bernoulli")
         large = [t for t in after.op.inputs if t.numel > 1]
         if op_root(after.op) in ("mul", "masked_fill") and len(large) >= 2 and compared:
+            if op_root(after.op) == "masked_fill" and number((*operands(after.op), None, None, None)[2]) != 0:
+                return None
             members.add(after.index)
             scaled = _only_reader(flow, after)
             if scaled is not None and op_root(scaled.op) in ("div", "mul") and _by_number(scaled):
                 members.add(scaled.index)
-                return scaled
+                kept = 1 - kept if kept is not None and op_root(after.op) == "masked_fill" else kept
+                return scaled if kept is None or _restores(scaled, kept) else None
             made = step.makes[0][0]
             operand = next((v for v, _ in after.uses if v != made), None)
             before = None if operand is None else maker_of(flow, operand)
@@ -288,6 +297,14 @@ def _masked(flow: Flow, step: Step, members: set[int]) -> Step | None:
         members.add(after.index)
         step = after
     return None
+
+
+def _restores(scaled: Step, kept: float) -> bool:
+    """Divided by the share that a dropout keeps, as far as it is known."""
+    factor = number((*operands(scaled.op), None, None)[1])
+    if factor is None:
+        return True
+    return abs((factor * kept if op_root(scaled.op) == "mul" else factor - kept + 1) - 1) < 1e-2
 
 
 def _by_number(step: Step) -> bool:
@@ -316,6 +333,8 @@ def _complex_turn(flow: Flow, step: Step) -> set[int] | None:
     up = maker_of(flow, value)
     if other >= tensor.stored_elements or up is None or up.kind != "cast" or len(forward_readers(flow, value)) != 1:
         return None
+    if up.makes[0][1].dtype.startswith("complex"):
+        return None  # a real number turned is no pair
     down = _only_reader(flow, step)
     members = {up.index, step.index}
     if down is not None and down.kind == "cast" and down.makes and down.makes[0][1].dtype == up.uses[0][1].dtype:
@@ -346,7 +365,11 @@ def _rotated_half(flow: Flow, step: Step) -> set[int] | None:
         source = plain[1]
         negated = [maker_of(flow, v) for v, _ in join.uses if v != source]
         half = negated[0] if len(negated) == 1 else None
-        if half is not None and op_root(half.op) == "neg" and half.uses[0][0] == source:
+        if half is None or op_root(half.op) != "neg" or half.uses[0][0] != source or not half.makes:
+            continue
+        (first, _), (second, kept) = join.uses
+        swapped = first == half.makes[0][0] and second == source and kept.offset < half.uses[0][1].offset
+        if swapped and 2 * kept.numel == 2 * half.makes[0][1].numel == join.makes[0][1].numel:
             return {step.index, turned[0].index, plain[0].index, join.index, half.index}
     return None
 
