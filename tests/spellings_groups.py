@@ -153,6 +153,12 @@ def dropout_by_hand():
     return X * mask.div_(0.9)
 
 
+@named("torch.nn.functional.dropout(x, p)")
+def dropout_by_what_is_left_out():
+    drop = torch.rand_like(X) < 0.1  # here
+    return X * ~drop / 0.9
+
+
 @torch.library.custom_op("spellings::dropout_add", mutates_args=())
 def dropout_add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x + F.dropout(y, 0.1, training=True)

@@ -275,6 +275,8 @@ def _masked(flow: Flow, step: Step, members: set[int]) -> Step | None:
         if op_root(after.op) in ("gt", "lt", "ge", "le"):
             limit = number((*operands(after.op), None, None)[1])
             kept = 1 - limit if limit is not None and op_root(after.op) in ("gt", "ge") else limit
+        elif op_root(after.op) in ("logical_not", "bitwise_not") and kept is not None:
+            kept = 1 - kept
         compared = compared or op_root(after.op) in ("gt", "lt", "ge", "le", "bernoulli")
         large = [t for t in after.op.inputs if t.numel > 1]
         if op_root(after.op) in ("mul", "masked_fill") and len(large) >= 2 and compared:
