@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,11 +20,13 @@ from fusionaudit.rules.row_samples import (
     Pick,
     Rows,
     Sample,
+    axes_of,
     function_of_row,
     is_cross_entropy,
     is_row_reduction,
     number,
     operands,
+    reduced_dims,
     sampled,
 )
 from fusionaudit.tensors import Tensor
@@ -279,7 +280,7 @@ def _measure_rows(step: Step, found: _Closure, given: list[Operand | None]) -> b
         if not size or source.numel % size or (size == 1 and name in ("amax", "max") and len(source.shape) > 1):
             return True
         length = source.numel // size
-        dims = _reduced_dims(step)
+        dims = reduced_dims(step.op)
         if dims is not None and source.shape:
             whole = {d % len(source.shape) for d in dims}
             last = len(source.shape) - len(whole)
@@ -296,28 +297,6 @@ def _measure_rows(step: Step, found: _Closure, given: list[Operand | None]) -> b
         if found.rows.length is None:
             found.rows = replace(found.rows, length=length, count=source.numel // length)
     return True
-
-
-def _reduced_dims(step: Step) -> list[int] | None:
-    """Of a reduction; ``None``: all, or not recorded."""
-    given = operands(step.op)[1:]
-    dims = next((a for a in given if isinstance(a, list)), None)
-    if dims is None and op_root(step.op) in ("max", "min"):
-        dims = [a for a in given[:1] if isinstance(a, int)]
-    return dims if dims and all(isinstance(d, int) for d in dims) else None
-
-
-def axes_of(source: Tensor, dims: Sequence[int]) -> tuple[object, ...]:
-    """Which elements of memory make a row, the same for all views of one tensor: its length, and what lies within."""
-    if not source.shape or any(not -len(source.shape) <= d < len(source.shape) for d in dims):
-        return ()
-    reduced = {d % len(source.shape) for d in dims}
-    order = sorted((d for d, n in enumerate(source.shape) if n > 1), key=lambda d: -source.strides[d])
-    places = [i for i, d in enumerate(order) if d in reduced]
-    sizes = [source.shape[d] for d in order]
-    if not places or places[-1] - places[0] >= len(places):
-        return (tuple(sizes), tuple(places))
-    return (math.prod(sizes[i] for i in places), math.prod(sizes[places[-1] + 1 :]))
 
 
 def _matches(flow: Flow, closure: _Closure) -> Iterator[Spelled]:
