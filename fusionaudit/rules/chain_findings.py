@@ -36,11 +36,8 @@ def chains_of(p: Pass) -> tuple[Chain, ...]:
     What FA108 would have made once is not in them: it saves all that those ops move. What a library has as one call
     (``library``) is a chain of its own.
     """
-    constant = frozenset(s.op.id for s in constant_steps(p))
     spelled = spelled_out(p)
-    others = chains(p, without=frozenset(i for c in spelled for i in c.op_ids))
-    found = [*spelled, *(c for chain in others if (c := narrowed(p, chain, constant)) is not None)]
-    return tuple(sorted(found, key=lambda c: c.op_ids[0]))
+    return _beside(p, spelled, _without(p, spelled))
 
 
 @kept
@@ -55,10 +52,17 @@ def whole_chains(p: Pass) -> tuple[Chain, ...]:
     whole = chains(p)
     holds = {i: number for number, chain in enumerate(whole) for i in chain.op_ids}
     apart = [c for c in spelled if len({holds.get(i) for i in c.op_ids}) > 1]
-    if apart:
-        whole = chains(p, without=frozenset(i for c in apart for i in c.op_ids))
+    return _beside(p, apart, _without(p, apart) if apart else whole)
+
+
+def _without(p: Pass, own: Sequence[Chain]) -> tuple[Chain, ...]:
+    return chains(p, without=frozenset(i for c in own for i in c.op_ids))
+
+
+def _beside(p: Pass, own: Sequence[Chain], others: Sequence[Chain]) -> tuple[Chain, ...]:
+    """The patterns ``own`` and the other chains without what FA108 makes once, in order of execution."""
     constant = frozenset(s.op.id for s in constant_steps(p))
-    found = [*apart, *(c for chain in whole if (c := narrowed(p, chain, constant)) is not None)]
+    found = [*own, *(c for chain in others if (c := narrowed(p, chain, constant)) is not None)]
     return tuple(sorted(found, key=lambda c: c.op_ids[0]))
 
 

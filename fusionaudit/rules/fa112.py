@@ -90,10 +90,10 @@ def _finding(
     moved, saving = _price(program, eager, split) if split and eager is not None else (None, None)
     judged = worth(program, p, config, saving_ns=saving, avoidable_bytes=moved)
     ops = split[0].chain.ops if split else ()
+    chains = len({c.chain.op_ids for c in split})
     text = "graph break that no chain crosses"
     if split:
-        chains = counted(len({c.chain.op_ids for c in split}), "chain")
-        text = f"graph break: it splits {chains} ({short(ops)}); about {human_bytes(moved)}"
+        text = f"graph break: it splits {counted(chains, 'chain')} ({short(ops)}); about {human_bytes(moved)}"
         text += f" a step cross it, in {counted(len(split), 'more launch', 'more launches')}"
     return Finding(
         rule=CODE,
@@ -111,7 +111,7 @@ def _finding(
         remedy="move what cannot be traced out of the compiled function",
         confidence="medium",
         evidence={
-            "chains": len({c.chain.op_ids for c in split}),
+            "chains": chains,
             "launches": len(split),
             "share_of_step": judged.share,
         },
