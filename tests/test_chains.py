@@ -116,6 +116,35 @@ def test_a_full_reduction_cannot_go_back_over_a_large_tensor():
     assert found == [("into_reduction", ("abs", "amax"))]
 
 
+def test_rows_and_columns_of_a_square_do_not_share_a_kernel():
+    """As many rows as columns: the sizes are alike, the axes are not."""
+    x, a = t("x", 1024, 1024), t("a", 1024, 1024)
+    rows = op("sum", [a], t("r", 1024), arguments=({"tensor": 0}, [1]))
+    columns = op("sum", [a], t("c", 1024), arguments=({"tensor": 0}, [0]))
+    assert kinds(op("exp", [x], a), rows, columns) == [("into_reduction", ("exp", "sum"))]
+    again = op("amax", [a], t("m", 1024), arguments=({"tensor": 0}, [1]))
+    assert kinds(op("exp", [x], a), rows, again) == [("into_reduction", ("exp", "sum", "amax"))]
+
+
+def test_columns_are_the_same_in_all_views():
+    """A sum over two dimensions, and over what a view made one of them."""
+    a, flat = t("a", 8, 128, 1024), t("a", 1024, 1024)
+    first = op("sum", [a], t("c", 1, 1, 1024), arguments=({"tensor": 0}, [0, 1], True))
+    second = op("sum", [flat], t("d", 1024), arguments=({"tensor": 0}, [0]))
+    found = kinds(op("exp", [t("x", 8, 128, 1024)], a), first, op("view", [a], flat), second)
+    assert found == [("into_reduction", ("exp", "sum", "sum"))]
+
+
+def test_a_norms_backward_goes_over_rows_and_its_bias_gradient_over_columns():
+    """256 rows of 256: the sum over all rows is no work of the kernel that goes along them."""
+    size, row = (256, 256), (256, 1)
+    norm = op("native_layer_norm_backward", [t("g", *size), t("x", *size), t("m", *row), t("r", *row), t("w", 256)],
+              t("d", *size), t("dw", 256), t("db", 256))  # fmt: skip
+    scaled = op("mul", [t("d", *size), t("s", 256)], t("e", *size))
+    total = op("sum", [t("e", *size)], t("c", 256), arguments=({"tensor": 0}, [0]))
+    assert kinds(norm, scaled, total) == [("reduction_epilogue", ("native_layer_norm_backward", "mul"))]
+
+
 def test_two_sizes_of_reduction_do_not_share_a_kernel():
     found = kinds(
         op("exp", [t("x", 4096, 1024)], t("a", 4096, 1024)),

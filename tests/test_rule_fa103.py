@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builders import eager, op, run, t, warnings
+from builders import DEVICE, eager, op, run, t, warnings
 
 from fusionaudit.rules import fa103
 
@@ -68,3 +68,28 @@ def test_one_giant_row_is_two_kernels_and_no_library_call():
     assert "two kernels that each read the input" in found.message
     assert "torch.softmax" not in (found.remedy or "")
     assert found.avoidable_bytes == 2 * 4 * big + 4
+
+
+def test_a_norms_backward_with_weights_is_two_kernels():
+    """a + b -> gradient: its kernel for the columns reads a and b again, or what is kept of their sum."""
+    size = 4 * 16384 * 1024
+    inputs = [t("g", *ROWS), t("x", *ROWS), t("m", *ROW), t("r", *ROW), t("w", 1024)]
+    norm = op("native_layer_norm_backward", inputs, t("d", *ROWS), t("dw", 1024), t("db", 1024))
+    ops = (
+        op("add", [t("a", *ROWS), t("b", *ROWS)], t("g", *ROWS)),
+        norm,
+        op("mul", [t("d", *ROWS), t("s", 1024)], t("o", *ROWS)),
+    )
+    (found,) = run(fa103, eager(*ops))
+    assert "two kernels that each read the input" in found.message
+    # Now: 3 + 3 + 2 times the rows; the fewest: a, b, x in, o out, and the sum once more.
+    assert found.avoidable_bytes == 3 * size
+    small = (32, 1024)
+    two = [t("g", *small), t("x", *small), t("m", 32, 1), t("r", 32, 1), t("w", 1024)]
+    tiny = (
+        op("add", [t("a", *small), t("b", *small)], t("g", *small)),
+        op("native_layer_norm_backward", two, t("d", *small), t("dw", 1024), t("db", 1024)),
+        op("mul", [t("d", *small), t("s", 1024)], t("o", *small)),
+    )
+    (found,) = run(fa103, eager(*tiny))
+    assert found.saving_ns == DEVICE.launch_ns

@@ -180,11 +180,12 @@ def _convex(mask: int, members: Iterable[int], upstream: list[int]) -> bool:
 
 def _merged(a: _Group, b: _Group) -> _Group | None:
     """Both as one group, ``None`` where two different reductions would have to share a kernel."""
-    sizes = {(s.elements, s.rows) for s in (a.reduction, b.reduction) if s is not None}
-    if len(sizes) > 1:
+    sizes = [s for s in (a.reduction, b.reduction) if s is not None]
+    if any(not s.same_rows(sizes[0]) for s in sizes):
         return None
     members, mask = a.members + b.members, a.mask | b.mask
-    return _Group(members=members, mask=mask, touches=a.touches, reduction=a.reduction or b.reduction)
+    size = next((s for s in sizes if s.axes is not None), sizes[0] if sizes else None)
+    return _Group(members=members, mask=mask, touches=a.touches, reduction=size)
 
 
 def adds_bias(op: Op) -> bool:

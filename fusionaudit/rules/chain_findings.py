@@ -104,7 +104,7 @@ def chain_findings(
             ids = [i for c in group for i in c.op_ids]
             avoidable = sum_known(c.avoidable_bytes for c in group)
             saving = sum_known(
-                fused_saving_ns(program, p, c.kernel_ids, c.minimum_bytes, c.avoidable_bytes) for c in group
+                fused_saving_ns(program, p, c.kernel_ids, c.minimum_bytes, c.avoidable_bytes, c.kernels) for c in group
             )
             judged = worth(program, p, config, saving_ns=saving, avoidable_bytes=avoidable)
             if saving is not None:  # the share is one of kernel times; the time also holds the gaps between them

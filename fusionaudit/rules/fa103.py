@@ -10,7 +10,8 @@ library's moves them twice.
 How it is measured: from dataflow, as FA101. Rows that are many or short enough for one block each (32 rows, or 65536
 elements) are one kernel's work; a statistic of fewer and longer ones needs all SMs, so its use is a second kernel that
 reads the input again. So does one kernel whose rows stay neither in a block's shared memory (227 KB) nor, those of all
-SMs together, in the L2 cache (50 MB): the input then counts twice.
+SMs together, in the L2 cache (50 MB): the input then counts twice. Rows and columns of one matrix never share a kernel:
+sums over columns are groups of their own, and a norm's backward that has weights takes two kernels.
 
 What a library has as one call is told by what the ops make of a row (and for attention by who reads whom); then the
 minimum is what the call moves: the rows once in and once out, queries, keys, values, mask and result of attention, not
@@ -43,7 +44,7 @@ _TEXTS = (
     ),
     (
         2,
-        "reduce rows that take all SMs and go over them again, which two kernels that each read the input would do",
+        "reduce rows and go over them again, which two kernels that each read the input would do",
         "torch.compile the expression: what lies between the input and the reduction is computed again, not kept",
     ),
 )

@@ -77,17 +77,20 @@ def pass_basis(p: Pass) -> Basis:
     return "predicted" if p.engine == "deviceless" else "modelled"
 
 
-def merged_ns(p: Pass, device: Device | None, kernels: Sequence[Kernel], minimum_bytes: int | None) -> int | None:
-    """Time of one kernel in place of these: its bytes at the attainable bandwidth, no less than a smallest kernel."""
+def merged_ns(
+    p: Pass, device: Device | None, kernels: Sequence[Kernel], minimum_bytes: int | None, left: int = 1
+) -> int | None:
+    """Time of ``left`` kernels in place of these: their bytes at the attainable bandwidth, no less than so many of the
+    smallest."""
     if device is None:
         return None
     moved = device.transfer_ns(minimum_bytes)
     if moved is None:
         return None
     if p.engine == "deviceless":
-        return max(moved, device.launch_ns)
+        return max(moved, left * device.launch_ns)
     shortest = min((k.duration_ns for k in kernels if k.duration_ns is not None), default=_FASTEST_KERNEL_NS)
-    return max(moved, min(shortest, _FASTEST_KERNEL_NS))
+    return max(moved, left * min(shortest, _FASTEST_KERNEL_NS))
 
 
 def worth(program: Program, p: Pass, config: Config, *, saving_ns: int | None, avoidable_bytes: int | None) -> Worth:
@@ -113,15 +116,20 @@ def worth(program: Program, p: Pass, config: Config, *, saving_ns: int | None, a
 
 
 def fused_saving_ns(
-    program: Program, p: Pass, kernel_ids: Iterable[int], minimum_bytes: int | None, avoidable_bytes: int | None
+    program: Program,
+    p: Pass,
+    kernel_ids: Iterable[int],
+    minimum_bytes: int | None,
+    avoidable_bytes: int | None,
+    left: int = 1,
 ) -> int | None:
-    """Time saved where one kernel takes the place of these; from bytes alone where their times are not known."""
+    """Time saved where ``left`` kernels take the place of these; from bytes alone where their times are not known."""
     found = kernels_by_id(p)
     kernels = [found[i] for i in dict.fromkeys(kernel_ids) if i in found]
     if any(k.category in _HEADS for k in kernels):
         return _epilogue_saving_ns(program, p, kernels, minimum_bytes, avoidable_bytes)
     times = [kernel_ns(k, program.device) for k in kernels]
-    after = merged_ns(p, program.device, kernels, minimum_bytes)
+    after = merged_ns(p, program.device, kernels, minimum_bytes, left)
     if not kernels or after is None or any(t is None for t in times):
         return None if program.device is None else program.device.transfer_ns(avoidable_bytes)
     return max(0, sum(t for t in times if t is not None) - after)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fusionaudit.program.costs import op_root
-from fusionaudit.tensors import Tensor
 from fusionaudit.trace.schema import Op
 
 ROW = (-2.3, -0.9, -0.2, 0.4, 1.1, 2.6)
@@ -111,28 +110,6 @@ def is_row_reduction(op: Op) -> bool:
     """Makes statistics of rows (``max`` of two tensors does not)."""
     tensors = [a for a in operands(op) if isinstance(a, dict) and "tensor" in a]
     return op_root(op) in _REDUCING and len(tensors) == 1
-
-
-def reduced_dims(op: Op) -> list[int] | None:
-    """Of a reduction; ``None``: all, or not recorded."""
-    given = operands(op)[1:]
-    dims = next((a for a in given if isinstance(a, list)), None)
-    if dims is None and op_root(op) in ("max", "min"):
-        dims = [a for a in given[:1] if isinstance(a, int)]
-    return dims if dims and all(isinstance(d, int) for d in dims) else None
-
-
-def axes_of(source: Tensor, dims: Sequence[int]) -> tuple[object, ...]:
-    """Which elements of memory make a row, the same for all views of one tensor: its length, and what lies within."""
-    if not source.shape or any(not -len(source.shape) <= d < len(source.shape) for d in dims):
-        return ()
-    reduced = {d % len(source.shape) for d in dims}
-    order = sorted((d for d, n in enumerate(source.shape) if n > 1), key=lambda d: -source.strides[d])
-    places = [i for i, d in enumerate(order) if d in reduced]
-    sizes = [source.shape[d] for d in order]
-    if not places or places[-1] - places[0] >= len(places):
-        return (tuple(sizes), tuple(places))
-    return (math.prod(sizes[i] for i in places), math.prod(sizes[places[-1] + 1 :]))
 
 
 def sampled(op: Op, found: Sequence[Operand | None], rows: Rows) -> tuple[Sample, ...] | None:

@@ -14,19 +14,18 @@ from dataclasses import dataclass, replace
 
 from fusionaudit.program.costs import op_root
 from fusionaudit.program.dataflow import Flow, Step, Version
+from fusionaudit.program.rows import axes_of, reduced_dims
 from fusionaudit.rules.row_samples import (
     ROW,
     Operand,
     Pick,
     Rows,
     Sample,
-    axes_of,
     function_of_row,
     is_cross_entropy,
     is_row_reduction,
     number,
     operands,
-    reduced_dims,
     sampled,
 )
 from fusionaudit.tensors import Tensor
