@@ -19,18 +19,8 @@ from urllib.parse import quote, unquote
 
 from fusionaudit.compiled_by import AUDIT, SCRIPT
 from fusionaudit.errors import AuditError
-from fusionaudit.groups import (
-    LOCK_FORMAT,
-    MOST_TENSORS,
-    Group,
-    Key,
-    Lock,
-    Ref,
-    Section,
-    groups_of,
-    key_of,
-    lock_of,
-)
+from fusionaudit.grouping import groups_of, key_of, lock_of
+from fusionaudit.groups import LOCK_FORMAT, MOST_TENSORS, Group, Key, Lock, Ref, Section
 from fusionaudit.report.document import Document
 
 __all__ = [
@@ -55,6 +45,7 @@ _REF = re.compile(r'(\S+?):(\S+) ("(?:[^"\\]|\\.)*")(?: & |$)')
 _RUN = re.compile(r"(.+?)(?: x([0-9]+))?")
 _TENSOR = re.compile(r"\S+\[[0-9?,]*\](?:\([0-9,-]*\))?|[0-9]+ tensors of [0-9]+ elements #[0-9a-f]{8}")
 _TARGET = re.compile(r"(\S+)(?: ([0-9]{1,9}) SMs)?")
+_CUDA_GRAPH = "asks for a CUDA graph"
 _MOST_DIGITS = 18
 _MOST_LAUNCHES = 10_000_000
 """Of a group in a step: at 2 us a launch that is a step of 20 s of nothing else."""
@@ -150,6 +141,8 @@ def format_lock(lock: Lock) -> str:
             lines.append(f"inputs {_runs(section.inputs)}")
         if section.dynamic:
             lines.append(f"dynamic {section.dynamic}")
+        if section.cuda_graph:
+            lines.append(_CUDA_GRAPH)
         lines += [group_line(g) for g in groups]
     return "\n".join([*lines, "", f"end {len(lock.groups)} groups", ""])
 
@@ -172,7 +165,7 @@ def blocking(document: Document) -> None:
 
 def _group(text: str, section: Section) -> Group:
     what, name = "kernel", text.split(" | ", 1)[0]
-    head = re.match(r"(break|sync|skip): (.+?)(?: x([0-9]+))?(?: \|)?$", name)
+    head = re.match(r"(break|sync|skip|recompile): (.+?)(?: x([0-9]+))?(?: \|)?$", name)
     rest = text[len(name) + 3 :]
     if head:
         what, name = head[1], head[2]
@@ -282,6 +275,8 @@ def read_lock(text: str, *, name: str = "fusion.lock") -> Lock:
                 section = Section(**{**section.__dict__, "inputs": _unruns(line[7:])})
             elif line.startswith("dynamic "):
                 section = Section(**{**section.__dict__, "dynamic": _number(line[8:])})
+            elif line == _CUDA_GRAPH:
+                section = Section(**{**section.__dict__, "cuda_graph": True})
             else:
                 groups.append(_group(line, section))
         except (ValueError, IndexError) as error:

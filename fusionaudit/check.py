@@ -24,7 +24,8 @@ from fusionaudit.explain import (
 )
 from fusionaudit.figures import counted as number
 from fusionaudit.findings import Finding, Location, Severity
-from fusionaudit.groups import Lock, Ref, bare, lock_of
+from fusionaudit.grouping import lock_of
+from fusionaudit.groups import Lock, Ref, bare
 from fusionaudit.limits import Allowed, Limits, expired
 from fusionaudit.matching import line_id
 from fusionaudit.outcomes import Outcome, as_run, outcome
@@ -57,28 +58,36 @@ class _Cluster:
     """The script's own torch.compile came or went, and all changes of the compiled pass with it."""
 
 
-_SAYS_DYNAMIC = re.compile(r"\bdynamic\s*=|\bmark_dynamic\b")
+_ASKS = {
+    "dynamic": re.compile(r"\bdynamic\s*=|\bmark_dynamic\b"),
+    "cuda graph": re.compile(r"\btorch\.compile\b|\bmode\s*=|reduce-overhead|max-autotune"),
+}
+"""What a line says that makes sizes symbolic, or asks for CUDA graphs (or did, before its mode was taken away)."""
 
 
-def _dynamic_lines(document: Document) -> list[Ref]:
-    """The lines of the program that ask for symbolic sizes."""
-    return [
+def _asking_line(change: Change, document: Document) -> list[Ref]:
+    """The line of the program that decides how a graph is compiled, nearest to what was compiled."""
+    asks = [
         Ref(file=file.rsplit("/", 1)[-1], function="<module>", code=bare(text), path=file, line=int(number))
         for file, lines in (document.get("sources") or {}).items()
         for number, text in lines.items()
-        if _SAYS_DYNAMIC.search(bare(text))
+        if _ASKS[change.kind].search(bare(text))
     ]
+    at = change.refs[0] if change.refs else None
+    place = (at.path, at.line or 0) if at else ("", 0)
+    return sorted(asks, key=lambda r: (r.path != place[0], abs((r.line or 0) - place[1])))[:1]
 
 
 def _roots(changes: Changes, document: Document) -> list[_Cluster]:
-    """The edits that explain the changes, the strongest first: the line that makes sizes dynamic, an edited line that
+    """The edits that explain the changes, the strongest first: the line that compiles otherwise, an edited line that
     breaks or syncs, then edited lines in order of execution (eager first: it is what the program asks for). Lines of
     one edit are one root."""
     events = [c for c in changes.changes if c.new and c.new[0].what != "kernel"]
     kernels = sorted((c for c in changes.changes if c not in events), key=lambda c: c.pass_name != "eager")
     roots: list[_Cluster] = []
-    if any(c.kind == "dynamic" for c in changes.changes):
-        roots = [_Cluster(refs=[ref]) for ref in _dynamic_lines(document)[:1]]
+    compiled_otherwise = next((c for c in changes.changes if c.kind in _ASKS), None)
+    if compiled_otherwise is not None:
+        roots = [_Cluster(refs=[ref]) for ref in _asking_line(compiled_otherwise, document)]
     kernels.sort(key=lambda c: c.section.kind == "backward")
     for change in (*events, *kernels):
         if change.section.kind == "backward" and roots:
@@ -159,7 +168,7 @@ def _weight(change: Change, refs: Sequence[Ref]) -> tuple[object, ...]:
     return (
         not refs or refs[0] not in change.refs,
         (change.new or change.old)[0].what == "kernel",
-        change.kind != "dynamic",
+        change.kind not in _ASKS,
         not change.lost_edges,
         change.section.kind == "backward",
         -(change.launches[1] - change.launches[0]),

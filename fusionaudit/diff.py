@@ -16,8 +16,9 @@ from fusionaudit.lost_edges import Edge, lost_edges
 from fusionaudit.matching import Pairs, line_id, match, op_kinds, tensors
 
 ChangeKind = Literal[
-    "added", "removed", "split", "merged", "regrouped", "changed", "signature", "inputs", "repeated", "dynamic", "same"
-]
+    "added", "removed", "split", "merged", "regrouped", "changed", "signature", "inputs", "repeated", "dynamic",
+    "cuda graph", "same",
+]  # fmt: skip
 
 _LEAST_COMMON = 0.5
 """Share of the smaller lock's groups that two programs with hardly a line in common must share to be compared: two
@@ -153,13 +154,17 @@ def _other_bytes(sizes: tuple[int | None, int | None], bytes_percent: float) -> 
     return before is not None and after is not None and abs(after - before) > before * bytes_percent / 100
 
 
-def _dynamic(pairs: Pairs) -> list[Change]:
-    """One change for each compiled graph whose sizes became symbolic (or static again)."""
-    seen: dict[Section, tuple[Group, Group]] = {}
+def _compiled_otherwise(pairs: Pairs) -> list[Change]:
+    """One change for each compiled graph whose sizes became symbolic (or static again), or that asks for a CUDA graph
+    no longer (or now does)."""
+    seen: dict[tuple[ChangeKind, Section], tuple[Group, Group]] = {}
     for a, b in pairs:
-        if a.section.graph and b.section.graph and bool(a.section.dynamic) != bool(b.section.dynamic):
-            seen.setdefault(b.section, (a, b))
-    return [Change(pass_name=b.section.pass_name, kind="dynamic", old=(a,), new=(b,)) for a, b in seen.values()]
+        old, new = a.section, b.section
+        if old.graph and new.graph and bool(old.dynamic) != bool(new.dynamic):
+            seen.setdefault(("dynamic", new), (a, b))
+        if old.graph and new.graph and old.cuda_graph != new.cuda_graph:
+            seen.setdefault(("cuda graph", new), (a, b))
+    return [Change(pass_name=b.section.pass_name, kind=kind, old=(a,), new=(b,)) for (kind, _), (a, b) in seen.items()]
 
 
 def _other_inputs(pairs: Pairs) -> list[Change]:
@@ -250,7 +255,7 @@ def compare(old: Lock, new: Lock, *, bytes_percent: float = 1.0) -> Changes:
             kind, lost = _kind(before, now), lost_edges(before, now, new.flow)
             change = Change(pass_name=pass_name, kind=kind, old=tuple(before), new=tuple(now), lost_edges=lost)
             changes.append(change)
-        changes += [*_dynamic(pairs), *_other_inputs(pairs)]
+        changes += [*_compiled_otherwise(pairs), *_other_inputs(pairs)]
     known = {line_id(r) for g in old.groups for r in g.refs}
     lines = {line_id(r) for g in new.groups for r in g.refs}
     edited = frozenset(line for line in lines if line[1]) - known

@@ -48,6 +48,7 @@ def _event(change: Change) -> str:
         "break": "breaks the graph",
         "sync": f"makes the host wait for the device ({group.ops[0]})",
         "skip": "has its CUDA graph skipped",
+        "recompile": f"compiles {group.refs[0].function if group.refs else 'it'} again and again ({group.ops[0]})",
     }[group.what]
     if change.kind == "repeated":
         what += f" {times(change.launches[1])} a step, before {times(change.launches[0])}"
@@ -66,6 +67,10 @@ def describe(change: Change, reason: str | None = None, *, costs: bool = True) -
             f"{now} size{'s are' if now > 1 else ' is'} now symbolic (dynamic)" if now else "all sizes are static again"
         )
         return f"{head}: {word}; the kernels are {'no longer' if now > was else 'now'} compiled for these shapes"
+    if change.kind == "cuda graph":
+        lost = old[0].section.cuda_graph
+        word, how = ("no longer", "one by one") if lost else ("now", "together")
+        return f"{head}: {word} asks for a CUDA graph: its kernels are launched {how}"
     if change.kind == "added":
         text = f"{head}: new kernel {_brief([g.label for g in new])}"
     elif change.kind == "removed":

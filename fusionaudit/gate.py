@@ -15,7 +15,8 @@ from fusionaudit.check import CheckResult, check
 from fusionaudit.errors import EXIT_OK, AuditError
 from fusionaudit.figures import counted
 from fusionaudit.files import write_whole
-from fusionaudit.groups import Lock, lock_of
+from fusionaudit.grouping import lock_of
+from fusionaudit.groups import Lock
 from fusionaudit.limits import Limits
 from fusionaudit.pipeline import analyze, audit, capture_script
 from fusionaudit.report.document import Document

@@ -15,7 +15,7 @@ Outcome = Literal["regression", "changed", "improvement", "same"]
 
 
 def outcome(changes: Sequence[Change], limits: Limits) -> Outcome:
-    """What a cluster of changes comes to, pass by pass: a cost anywhere is a regression.
+    """What a cluster of changes comes to, pass by pass: a cost anywhere is a regression, a lost CUDA graph too.
 
     Other dtypes, shapes or dynamic sizes are ``changed`` even where they cost nothing: the lock is then about another
     program. So are more ops that came in for free, bytes that are no longer known, and a kernel that fell apart while
@@ -28,7 +28,10 @@ def outcome(changes: Sequence[Change], limits: Limits) -> Outcome:
         events = [c for c in mine if (c.new or c.old)[0].what != "kernel"]
         if any(_times(c.new) > _times(c.old) for c in events):
             return "regression"
-        mine = [c for c in mine if c not in events]
+        replays = [c for c in mine if c.kind == "cuda graph"]
+        if any(c.old[0].section.cuda_graph for c in replays):
+            return "regression"
+        mine = [c for c in mine if c not in (*events, *replays)]
         before, after = sum(c.launches[0] for c in mine), sum(c.launches[1] for c in mine)
         if after > before + limits.launches:
             return "regression"
@@ -36,7 +39,8 @@ def outcome(changes: Sequence[Change], limits: Limits) -> Outcome:
         size_before, size_after = sum(s[0] for s in sizes), sum(s[1] for s in sizes)
         if size_after > size_before * (1 + limits.bytes_percent / 100) + limits.bytes:
             return "regression"
-        cheaper |= after < before or size_after < size_before * (1 - limits.bytes_percent / 100) or bool(events)
+        cheaper |= after < before or size_after < size_before * (1 - limits.bytes_percent / 100)
+        cheaper |= bool(events or replays)
     if any(c.kind in ("signature", "inputs", "dynamic") for c in changes):
         return "changed"
     if cheaper:

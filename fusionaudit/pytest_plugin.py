@@ -170,7 +170,7 @@ def fusion_audit(
         from fusionaudit.capture.function import capture_function
         from fusionaudit.config import load_config
         from fusionaudit.errors import AuditError
-        from fusionaudit.groups import groups_of
+        from fusionaudit.grouping import groups_of
         from fusionaudit.pipeline import audit as audit_capture
 
         __tracebackhide__ = True

@@ -16,7 +16,8 @@ from fusionaudit.errors import EXIT_ERROR, EXIT_OK, AuditError
 from fusionaudit.explain import describe, megabytes
 from fusionaudit.figures import counted, launched
 from fusionaudit.findings import Finding, Location
-from fusionaudit.groups import Lock, lock_of, merge
+from fusionaudit.grouping import lock_of, merge
+from fusionaudit.groups import Lock
 from fusionaudit.report.document import Document, finding_json
 from fusionaudit.report.markdown import code, table, text
 

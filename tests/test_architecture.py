@@ -17,7 +17,7 @@ LAYERS = [
     {"program"},
     {"config", "rules", "suppressions"},
     {"report", "reference_kernels", "verify", "store"}
-    | {"data_sizes", "groups", "compiled_by", "baseline", "matching", "lost_edges", "diff", "diff_formats"}
+    | {"data_sizes", "groups", "grouping", "compiled_by", "baseline", "matching", "lost_edges", "diff", "diff_formats"}
     | {"explain", "limits", "outcomes", "check", "expectations"},
     {"pipeline", "gate", "sweep"},
     {"cli", "cli_errors", "cli_guard", "cli_options", "pytest_plugin"},

@@ -180,3 +180,20 @@ def test_one_call_a_step_is_the_same_work() -> None:
     trained = predicted_pass("compiled", compiled_log(*pair * 3), InductorLog(graphs=(HUGE, backward)), None)
     assert len(trained.kernels) == 2
     assert other_steps(EAGER, trained) is None
+
+
+def test_generated_code_that_flattens_an_operand_is_of_the_same_loop() -> None:
+    scalar = Tensor.contiguous((), "float32", "gain")
+    ops = [
+        Op(id=i, name="aten.add.Tensor", inputs=(BIG, scalar), outputs=(replace(BIG, storage=f"o{i}"),), location=at(3))
+        for i in range(3)
+    ]
+    eager_log = OpLog(records=tuple(ops))
+    eager = predicted_pass("eager", eager_log, InductorLog(), None)
+    loop = loop_of(eager, eager_log)
+    flat = replace(scalar, shape=(1,), strides=(1,))
+    made = graph("0/0/inference", BIG, at(3))
+    made = replace(made, inputs=(BIG, flat), calls=(replace(made.calls[0], reads=(BIG, flat)),))
+    calls = OpLog(records=tuple(GraphCall(graph=made.id, inputs=(BIG, scalar), outputs=(BIG,)) for _ in range(3)))
+    compiled = predicted_pass("compiled", calls, InductorLog(graphs=(made,)), None, loop=loop)
+    assert other_loop(eager, compiled, loop) is None

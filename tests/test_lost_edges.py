@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fusionaudit.groups import FlowOp, Group, Ref, Section, flow_of
+from fusionaudit.grouping import flow_of
+from fusionaudit.groups import FlowOp, Group, Ref, Section
 from fusionaudit.lost_edges import lost_edges
 
 SECTION = Section(pass_name="compiled", kind="forward", graph=True)

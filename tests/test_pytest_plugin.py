@@ -10,7 +10,7 @@ import pytest
 from guard_documents import at, document
 from test_diff import SPLIT
 
-from fusionaudit.groups import groups_of
+from fusionaudit.grouping import groups_of
 from fusionaudit.pytest_plugin import FusionAudit, lock_path
 
 pytest_plugins = ["pytester"]
@@ -80,7 +80,7 @@ def test_what_a_failed_assertion_shows_of_it_is_short(tmp_path: Path) -> None:
 
 MISSING = """
 from pathlib import Path
-from fusionaudit.groups import groups_of
+from fusionaudit.grouping import groups_of
 from fusionaudit.pytest_plugin import FusionAudit
 def test_it():
     FusionAudit(document={}, lock_path=Path("a.lock")).assert_matches_lock()

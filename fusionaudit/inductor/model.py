@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -112,6 +113,11 @@ class CompiledGraph:
     cache_key: str | None = None
     source: str = ""
 
+    @property
+    def asks_for_cuda_graph(self) -> bool:
+        """CUDA graphs were asked for: Inductor cut the code in partitions for them."""
+        return "partition_0" in self.source
+
 
 @dataclass(frozen=True, kw_only=True)
 class FusionDecision:
@@ -143,6 +149,10 @@ class GraphBreak:
     compile_id: str | None = None
 
 
+_SIZE = re.compile(r"(size|stride|rank|dim\w*) mismatch|\.size\(\)|\.stride\(\)|\.shape|Eq\(|Ne\(|tensor\.\w*size")
+_ONCE = re.compile(r"GLOBAL_STATE|___check_global_state|grad_mode|is_grad_enabled|requires_grad mismatch|dispatch key")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recompile:
     """A function compiled again: where, which guard failed. ``limit``: it came to that many versions, after which
@@ -153,6 +163,13 @@ class Recompile:
     guard: str
     compile_id: str | None = None
     limit: int | None = None
+
+    @property
+    def kind(self) -> Literal["size", "once", "value"]:
+        """What the guard is on: a tensor's size, a global state that settles after once, or a value."""
+        if _SIZE.search(self.guard):
+            return "size"
+        return "once" if _ONCE.search(self.guard) else "value"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,8 +24,9 @@ def _line(place: Location | None) -> frozenset[Line]:
     return frozenset() if place is None else frozenset([(place.file, place.line)])
 
 
-def _like(tensors: Iterable[Tensor]) -> set[tuple[tuple[int, ...], str]]:
-    return {(t.shape, t.dtype) for t in tensors}
+def _like(tensors: Iterable[Tensor]) -> set[tuple[int, str]]:
+    """Elements and dtypes: generated code sees a buffer's elements, not its shape."""
+    return {(t.stored_elements, t.dtype) for t in tensors}
 
 
 def _lines_of(graph: CompiledGraph) -> frozenset[Line]:
@@ -40,7 +41,7 @@ class Loop:
 
     lines: frozenset[Line]
     elsewhere: frozenset[Line]
-    tensors: frozenset[tuple[tuple[int, ...], str]]
+    tensors: frozenset[tuple[int, str]]
 
     def has(self, lines: frozenset[Line], inputs: Sequence[Tensor]) -> bool | None:
         """Whether compiled code of these lines, called with these inputs, is part of the step; ``None``: cannot be

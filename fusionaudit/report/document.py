@@ -253,6 +253,7 @@ def _pass(p: Pass, device: Device | None) -> dict[str, Any]:
                 "source": g.source,
                 "inputs": [t.to_json() for t in g.inputs],
                 "symbols": dict(g.symbols),
+                "cuda_graph": g.asks_for_cuda_graph,
                 "calls": [
                     {
                         "index": c.index,
@@ -273,6 +274,6 @@ def _pass(p: Pass, device: Device | None) -> dict[str, Any]:
         ],
         "decisions": [asdict(d) for d in p.log.decisions],
         "breaks": [asdict(b) for b in p.log.breaks],
-        "recompiles": [asdict(r) for r in p.log.recompiles],
+        "recompiles": [{**asdict(r), "kind": r.kind} for r in p.log.recompiles],
         "cudagraph_skips": [asdict(s) for s in p.log.cudagraph_skips],
     }

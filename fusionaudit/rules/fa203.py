@@ -49,7 +49,7 @@ def _foreseen(p: Pass) -> list[CudagraphSkip]:
     A graph for any size is recorded once for each size; a forward whose backward never runs keeps the next call off the
     fast path.
     """
-    asked = [g for g in p.log.graphs if "partition_0" in g.source]
+    asked = [g for g in p.log.graphs if g.asks_for_cuda_graph]
     out = []
     for graph in asked:
         place = next((c.location for c in graph.calls if c.location is not None), None)
