@@ -164,6 +164,29 @@ def test_no_way_out_and_back_in():
     assert found == []
 
 
+def test_what_comes_before_a_matmul_is_no_epilogue():
+    """silu -> mm, and mm * silu: the silu is a prologue, its result is read by both."""
+    gate = op("silu", [t("x", 1024, 1024)], t("g", 1024, 1024))
+    product = op("mm", [t("g", 1024, 1024), t("w", 1024, 1024)], t("c", 1024, 1024))
+    (chain,) = chains(eager(gate, product, op("mul", [t("c", 1024, 1024), t("g", 1024, 1024)], t("o", 1024, 1024))))
+    assert chain.ops == ("aten.mm.default", "aten.mul.default")
+    # The product written and read; g is read by the mul in any case.
+    assert chain.avoidable_bytes == 2 * (4 << 20)
+
+
+def test_what_spreads_a_product_over_more_elements_is_no_epilogue():
+    """A scan's decay: exp(A) of its own, softplus(mm) times each of 16 states: two groups."""
+    wide = (1024, 256, 16)
+    found = kinds(
+        op("exp", [t("a", 256, 16)], t("e", 256, 16)),
+        op("mm", [t("x", 1024, 8), t("w", 8, 256)], t("c", 1024, 256)),
+        op("softplus", [t("c", 1024, 256)], t("d", 1024, 256)),
+        op("mul", [t("d", 1024, 256, 1), t("e", 256, 16)], t("m", *wide)),
+        op("exp", [t("m", *wide)], t("o", *wide)),
+    )
+    assert found == [("elementwise", ("exp", "mul", "exp")), ("matmul_epilogue", ("mm", "softplus"))]
+
+
 def test_matmul_epilogue():
     assert kinds(
         op("mm", [t("x", 64, 64), t("w", 64, 64)], t("a", 64, 64)),

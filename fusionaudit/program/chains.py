@@ -5,7 +5,8 @@ in between are fine), in one phase, stream and epoch (no host read and no compil
 kernel's work: at most one size of reduction; no way out of the group and back in; no race on memory that it overwrites
 (:mod:`fusionaudit.program.hazards`); a value that something else reads later stays an output. Elementwise ops, fills,
 random ops, casts, copies and the parts of a ``cat`` join; a library softmax or norm counts as a reduction; a matmul or
-convolution can only be the head (an epilogue), and of a group without a reduction.
+convolution can only be the head, of what comes after it over the elements that it writes (an epilogue), without a
+reduction.
 
 When it is wrong: a value that the script keeps without reading it again within the step (returned, put in a list) looks
 like an intermediate, so its write counts as avoidable though it is not.
@@ -19,7 +20,7 @@ from typing import Literal
 
 from fusionaudit.findings import Location
 from fusionaudit.program.costs import op_bytes, op_root, sum_known
-from fusionaudit.program.dataflow import Flow, Step, ancestors, dataflow, regions_bytes
+from fusionaudit.program.dataflow import Flow, Step, ancestors, convex, dataflow, regions_bytes
 from fusionaudit.program.hazards import Touches, together, touches
 from fusionaudit.program.model import Pass
 from fusionaudit.program.op_kinds import OpKind
@@ -140,6 +141,12 @@ def _joins(flow: Flow, producer: Step, consumer: Step) -> bool:
     return False
 
 
+def _is_epilogue(flow: Flow, members: Sequence[int]) -> bool:
+    """Of a group with a matmul: all else comes after it, over the elements that it writes."""
+    head = next(flow.steps[i] for i in members if flow.steps[i].kind in _HEADS)
+    return all(i >= head.index and _numel(flow.steps[i]) == _numel(head) for i in members)
+
+
 def _accumulates(first: Op, second: Op) -> bool:
     """Both add to the same gradient, as each micro-batch does when its backward ends."""
     both = (first, second)
@@ -158,24 +165,6 @@ def _bridges(flow: Flow, producer: Step, consumer: Step, a: _Group, b: _Group) -
         return False
     ours, theirs = ({v for v, t in _border(flow, g.members)[0] if t.numel * _TINY > least} for g in (a, b))
     return not ours & theirs
-
-
-def _convex(mask: int, members: Iterable[int], upstream: list[int]) -> bool:
-    """No step outside depends on a member while a member depends on it."""
-    outside = 0
-    for member in members:
-        outside |= upstream[member]
-    outside &= ~mask
-    outside >>= (first := (mask & -mask).bit_length() - 1)
-    position = first
-    while outside:
-        skip = (outside & -outside).bit_length() - 1
-        position += skip
-        if upstream[position] & mask:
-            return False
-        outside >>= skip + 1
-        position += 1
-    return True
 
 
 def _merged(a: _Group, b: _Group) -> _Group | None:
@@ -267,7 +256,11 @@ def _grow(flow: Flow, upstream: list[int], without: Set[int]) -> list[_Group]:
             if heads > 1 or (heads and (mine.reduction is not None or theirs.reduction is not None)):
                 continue
             merged = _merged(mine, theirs)
-            if merged is None or not _convex(merged.mask, merged.members, upstream):
+            if (
+                merged is None
+                or (heads and not _is_epilogue(flow, merged.members))
+                or not convex(merged.mask, merged.members, upstream)
+            ):
                 continue
             if _bridges(flow, producer, step, mine, theirs):
                 continue
@@ -317,10 +310,17 @@ def _border(flow: Flow, members: Iterable[int]) -> tuple[Values, Values]:
 
 def moved_bytes(flow: Flow, members: Sequence[int]) -> tuple[int | None, int | None]:
     """(bytes that these steps move as kernels of their own, bytes that the fewest kernels for them would move)."""
-    entering, leaving = (regions_bytes(values) for values in _border(flow, members))
+    entering, leaving = _border(flow, members)
+    # A matmul's tiles of an operand are no tiles of its result: an epilogue that needs it too reads it again.
+    operands = [use for i in members if flow.steps[i].kind in _HEADS for use in flow.steps[i].uses]
+    if operands:
+        entering, _ = _border(flow, [i for i in members if flow.steps[i].kind not in _HEADS])
+        results = {v for i in members for v, _ in flow.steps[i].makes}
+        entering = [use for use in entering if use[0] not in results]
     total = sum_known(moved for i in sorted(members) for moved in op_bytes(flow.steps[i].op))
     more = second_pass(flow, members)
-    return total, sum_known((entering, leaving, 0 if more is None else more.again_bytes))
+    sides = [regions_bytes(values) for values in (operands, entering, leaving)]
+    return total, sum_known((*sides, 0 if more is None else more.again_bytes))
 
 
 def _chain(flow: Flow, members: Sequence[int]) -> Chain:

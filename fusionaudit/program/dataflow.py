@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fusionaudit.program.chip import Chip, chip_of
@@ -183,6 +183,24 @@ def ancestors(flow: Flow) -> list[int]:
                 mask |= out[before] | (1 << before)
         out.append(mask)
     return out
+
+
+def convex(mask: int, members: Iterable[int], upstream: list[int]) -> bool:
+    """No step outside depends on a member while a member depends on it."""
+    outside = 0
+    for member in members:
+        outside |= upstream[member]
+    outside &= ~mask
+    outside >>= (first := (mask & -mask).bit_length() - 1)
+    position = first
+    while outside:
+        skip = (outside & -outside).bit_length() - 1
+        position += skip
+        if upstream[position] & mask:
+            return False
+        outside >>= skip + 1
+        position += 1
+    return True
 
 
 def regions_bytes(tensors: Sequence[tuple[Version, Tensor]]) -> int | None:
