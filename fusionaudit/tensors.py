@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,6 +164,30 @@ def _reachable(distance: int, reach: list[tuple[int, list[int]]]) -> bool:
     if last - first >= _MOST_CANDIDATES:
         return True
     return any(_reachable(distance - n * stride, rest) for n in range(first, last + 1))
+
+
+def indexed_elements(target: Tensor, indices: Sequence[Tensor | None]) -> int | None:
+    """Elements of ``target[indices]``: the broadcast of the indices times what they leave (``None``: a dimension).
+
+    Not known where only a mask tells; one beside other indices names as many elements as they do.
+    """
+    rest, dim = 1, 0
+    for index in indices:
+        taken = 0 if index is None else len(index.shape) if index.dtype in _MASKS else 1
+        rest *= math.prod(target.shape[dim : dim + 1]) if index is None else 1
+        dim += max(taken, 1)
+    rest *= math.prod(target.shape[dim:])
+    listed = [t.shape for t in indices if t is not None and t.dtype not in _MASKS]
+    masked = any(t is not None and t.dtype in _MASKS for t in indices)
+    if masked and all(math.prod(shape) == 1 for shape in listed):
+        return None
+    rank = max(map(len, listed), default=0)
+    sizes = [(1,) * (rank - len(shape)) + shape for shape in listed]
+    broadcast: int = math.prod(max(found) for found in zip(*sizes, strict=True))
+    return broadcast * rest
+
+
+_MASKS = ("bool", "uint8")
 
 
 def total_bytes(tensors: Iterable[Tensor]) -> int | None:

@@ -53,6 +53,9 @@ def strided(storage: str, shape: tuple[int, ...], strides: tuple[int, ...], dtyp
         (op("aten.index_put_.default", [t("x", 100, 64), t("v", 3, 64), t("i", 3, dtype="int64")], t("x", 100, 64),
             mutated=[0], arguments=({"tensor": 0}, [{"tensor": 2}], {"tensor": 1})),
          (3 * 64 * 4 + 24, 3 * 64 * 4), "scatter"),
+        (op("aten.index_put_.default", [t("x", 100, 64), t("m", 100, dtype="bool"), t("i", 90, dtype="int64")],
+            t("x", 100, 64), mutated=[0], arguments=({"tensor": 0}, [{"tensor": 1}, {"tensor": 2}], 1.0)),
+         (100 + 720, 90 * 4), "scatter"),
         (op("aten.index_add_.default", [t("x", 100, 64), t("i", 3, dtype="int64"), t("v", 3, 64)], t("x", 100, 64),
             mutated=[0], arguments=({"tensor": 0}, 0, {"tensor": 1}, {"tensor": 2})), (24 + 768 + 768, 768), "scatter"),
         (op("aten.mm.default", [t("a", 8, 16), t("b", 16, 4)], t("c", 8, 4)), (512 + 256, 128), "matmul"),
@@ -96,6 +99,20 @@ def test_accumulating_index_put_is_unknown_with_a_reason():
               arguments=({"tensor": 0}, [{"tensor": 2}], {"tensor": 1}, True))  # fmt: skip
     assert op_bytes(made) == (None, None)
     assert "accumulation" in (unknown_reason(made) or "")
+
+
+def test_scatters_of_a_graph_move_what_their_indices_name():
+    """As the same ops in eager: not the whole of what they write into."""
+    x, v, i = t("x", 100, 64), t("v", 3, 64), t("i", 3, dtype="int64")
+    row, mask = 64 * 4, t("m", 100, dtype="bool")
+    assert extern_bytes("aten.index_put_", [x, i, v], [], [x], [x, [i], v, False]) == (3 * row + 24, 3 * row)
+    assert extern_bytes("aten.index_put_", [x, i, v], [], [x], [x, [None, i], v, False]) == (3 * row + 24, 3 * 400)
+    assert extern_bytes("aten.index_put_", [x, mask, i], [], [x], [x, [mask, i], 1.0, False]) == (100 + 24, 3 * 4)
+    assert extern_bytes("aten.index_put_", [x, mask], [], [x], [x, [mask], 1.0, False]) == (None, None)
+    assert extern_bytes("aten.index_put_", [x, i, v], [], [x], [x, [i], v, True]) == (None, None)
+    wide = t("j", 3, 64, dtype="int64")
+    added = extern_bytes("aten.scatter_add_", [x, wide, v], [], [x], [x, 0, wide, v])
+    assert added == (3 * 64 * 8 + 2 * 3 * row, 3 * row)
 
 
 def test_sorts_are_unknown_in_eager_and_in_graphs_alike():

@@ -379,6 +379,26 @@ def get_args():
     assert call.write_bytes == 2 * 8 * 16 * 16 * 4
 
 
+def test_what_an_index_put_of_a_graph_writes_over() -> None:
+    """Five rows of a hundred: the target is not read, and not written whole."""
+    code = """
+def call(args):
+    x, i, v = args
+    assert_size_stride(x, (100, 64), (64, 1))
+    assert_size_stride(i, (5, ), (1, ))
+    assert_size_stride(v, (5, 64), (64, 1))
+    aten.index_put_(x, [i], v, False)
+    return (x, )
+def get_args():
+    x = rand_strided((100, 64), (64, 1), device='cuda:0', dtype=torch.float32)
+    i = rand_strided((5, ), (1, ), device='cuda:0', dtype=torch.int64)
+    v = rand_strided((5, 64), (64, 1), device='cuda:0', dtype=torch.float32)
+    return [x, i, v]
+"""
+    (call,) = parse_output_code(code).calls
+    assert (call.read_bytes, call.write_bytes) == (5 * 8 + 5 * 64 * 4, 5 * 64 * 4)
+
+
 def test_views_of_complex_numbers_are_of_another_dtype() -> None:
     """As torch 2.13 writes it: the dtype of an extern result is in no line, and its view's is not its own."""
     code = """

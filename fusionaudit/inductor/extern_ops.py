@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fusionaudit.tensors import Tensor, total_bytes
+from fusionaudit.tensors import Tensor, indexed_elements, total_bytes
 
 _MATMUL = {
     "mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "_scaled_grouped_mm", "_grouped_mm", "linear", "matmul",
@@ -27,6 +27,11 @@ _RANDOM = {"rand", "randn", "randint", "normal", "bernoulli", "uniform", "multin
 _SCANS = {"cumsum", "cumprod", "logcumsumexp", "cummax", "cummin", "_associative_scan"}
 _FILLS = {"zero_", "fill_", "full", "zeros", "ones", "zeros_like", "full_like"}
 _COPIES = {"copy_", "copy", "clone", "_to_copy", "contiguous", "device_put"}
+_SCATTERS = {
+    "index_put_", "_index_put_impl_", "scatter_", "scatter_add_", "scatter_reduce_", "index_add_", "index_copy_",
+    "index_fill_", "index_reduce_", "masked_scatter_",
+}  # fmt: skip
+_ACCUMULATING = {"scatter_add_", "scatter_reduce_", "index_add_", "index_reduce_"}
 _SAMPLED_TABLES = {"embedding", "index", "gather", "index_select", "take"}
 """Ops whose first operand is a table of which only the rows that the indices name are read."""
 
@@ -124,11 +129,16 @@ def result_dtype(target: str, position: int, first: str | None) -> str | None:
 
 
 def extern_bytes(
-    target: str, reads: Sequence[Tensor], writes: Sequence[Tensor], mutated: Sequence[Tensor] = ()
+    target: str,
+    reads: Sequence[Tensor],
+    writes: Sequence[Tensor],
+    mutated: Sequence[Tensor] = (),
+    arguments: Sequence[object] = (),
 ) -> tuple[int | None, int | None]:
     """(read, write) bytes of an extern call: each operand and each output once, as stored.
 
-    A table that is only sampled (embedding, index, gather) counts at most as many elements as the output has. ``None``
+    A table that is only sampled (embedding, index, gather) counts at most as many elements as the output has; of what a
+    scatter writes into only the elements that its indices name, by the call's ``arguments`` in order. ``None``
     for custom ops (they may read a part, or more than once), for sorts (as in the eager model: their passes over the
     data depend on the algorithm that is chosen) and where an operand is not known. Workspaces of split-K are not in it.
     """
@@ -137,6 +147,8 @@ def extern_bytes(
     if is_view(target):
         return 0, 0
     name = base_name(target)
+    if name in _SCATTERS and mutated and arguments:
+        return _scatter_bytes(name, mutated[0], arguments)
     outputs = [*writes, *mutated]
     write = total_bytes(outputs) if outputs and all(t.itemsize for t in outputs) else (0 if not outputs else None)
     if name in _SAMPLED_TABLES and reads and writes:
@@ -145,3 +157,27 @@ def extern_bytes(
         other = total_bytes(rest)
         return (None if sampled is None or other is None else sampled + other), write
     return total_bytes(reads), write
+
+
+def _scatter_bytes(name: str, target: Tensor, arguments: Sequence[object]) -> tuple[int | None, int | None]:
+    """Indices and source in full, the elements that are named written, and read where the op adds to them.
+
+    As in the eager model, an ``index_put`` that accumulates and a mask alone do not tell.
+    """
+    given = [a for part in arguments[1:] for a in (part if isinstance(part, list) else [part])]
+    others = [a for a in given if isinstance(a, Tensor) and a.device != "cpu"]
+    indices = [t for t in others if t.dtype.startswith("int")]
+    elements: int | None = None
+    if "index_put" in name:
+        listed = arguments[1] if len(arguments) > 1 else None
+        if isinstance(listed, list) and not any(a is True for a in given):
+            elements = indexed_elements(target, [a if isinstance(a, Tensor) else None for a in listed])
+    elif name.startswith("scatter") and indices:
+        elements = indices[0].numel
+    elif name.startswith("index") and indices and isinstance(arguments[1], int) and target.shape:
+        elements = indices[0].numel * target.numel // max(1, target.shape[arguments[1]])
+    read = total_bytes(others)
+    if elements is None or read is None or target.itemsize is None or target.nbytes is None:
+        return None, None
+    touched = min(elements * target.itemsize, target.nbytes)
+    return read + (touched if name in _ACCUMULATING else 0), touched

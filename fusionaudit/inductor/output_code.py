@@ -234,6 +234,14 @@ def _buffers(values: Sequence[WrapperValue]) -> list[Buffer]:
     return out
 
 
+def _argument(value: WrapperValue) -> object:
+    """An operand with its buffers as tensors."""
+    if isinstance(value, list):
+        return [_argument(v) for v in value]
+    found = _buffers([value])
+    return found[0].tensor() if found else value
+
+
 def _call(
     index: int,
     pending: PendingCall,
@@ -258,7 +266,8 @@ def _call(
         category = "memcpy"
     device_reads = [t for t in reads if t.device != "cpu"]
     device_writes = [t for t in writes if t.device != "cpu"]
-    read, write = extern_ops.extern_bytes(pending.target, device_reads, device_writes, mutated)
+    arguments = [_argument(value) for value in pending.operands]
+    read, write = extern_ops.extern_bytes(pending.target, device_reads, device_writes, mutated, arguments)
     unknown_operand = any(b.tensor() is None for b in (*_buffers(pending.operands), *_results(pending)))
     if unknown_operand and kind != "cpu":
         read = write = None

@@ -11,12 +11,11 @@ their passes over the data depend on values or are not public; :func:`unknown_re
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 
 from fusionaudit.program.model import Category
 from fusionaudit.program.op_kinds import KINDS, WRITE_ONLY, OpKind
-from fusionaudit.tensors import Tensor, total_bytes
+from fusionaudit.tensors import Tensor, indexed_elements, total_bytes
 from fusionaudit.trace.schema import Op
 
 Bytes = tuple[int | None, int | None]
@@ -174,7 +173,7 @@ def _scatter(op: Op) -> Bytes:
         accumulates = any(a is True for a in op.arguments)
         if accumulates:
             return None, None
-        elements = _indexed_elements(op, target, indices)
+        elements = indexed_elements(target, _indices(op))
     elif root in ("index_add", "index_copy", "index_fill", "index_reduce"):
         count = indices[0].numel if indices else 0
         elements = count * target.numel // max(1, max(target.shape[_dim(op)], 1)) if target.shape else count
@@ -201,15 +200,13 @@ def _dim(op: Op) -> int:
     return found if -rank <= found < rank else 0
 
 
-def _indexed_elements(op: Op, target: Tensor, indices: list[Tensor]) -> int | None:
-    """Elements of ``target[indices]``: the broadcast of the indices times the dimensions that are not indexed."""
-    if any(t.dtype == "bool" for t in indices):
-        return None
+def _indices(op: Op) -> list[Tensor | None]:
+    """Those of ``index_put``; ``None``: a whole dimension."""
     listed = next((a for a in op.arguments if isinstance(a, list)), None)
-    positions = [i for i, a in enumerate(listed) if a is not None] if listed is not None else list(range(len(indices)))
-    rest = math.prod(size for i, size in enumerate(target.shape) if i not in positions)
-    broadcast = max((t.numel for t in indices), default=0)
-    return broadcast * rest
+    if listed is None:
+        return [t for t in op.inputs[1:] if t.dtype.startswith(("int", "uint", "bool"))]
+    places = [a.get("tensor") if isinstance(a, dict) else None for a in listed]
+    return [op.inputs[i] if isinstance(i, int) and i < len(op.inputs) else None for i in places]
 
 
 def _loss_backward(op: Op) -> Bytes:
