@@ -279,7 +279,8 @@ def check(
 ) -> CheckResult:
     """Compare an audit with its lock. Prints nothing; ``lines`` is the text. ``today`` ends allow-list entries.
 
-    A broken declaration in the program (FA116) is a regression whatever the lock says.
+    A broken declaration in the program (FA116) is a regression whatever the lock says; with one that cannot be checked,
+    nothing passes.
     """
     limits = limits or Limits()
     today = today or datetime.date.today()
@@ -324,10 +325,15 @@ def check(
             told.append(f"    and {len(finding.evidence['changes']) - _MOST_TOLD} more (--format json has them all)")
     if {"regression", "changed"} & set(results):
         told.append("accept with `fusionaudit check --update`")
-    for broken in (f for f in document.get("findings") or [] if f["rule"] == "FA116" and f["severity"] == "error"):
+    declared = [f for f in document.get("findings") or [] if f["rule"] == "FA116"]
+    unchecked = [f"{_declared_at(f['location'])}{f['message']} (FA116)" for f in declared if f["severity"] != "error"]
+    for broken in (f for f in declared if f["severity"] == "error"):
         results.append("regression")
         told.append(f"regression: {_declared_at(broken['location'])}{broken['message']} (FA116)")
     verdict, code = _verdict(results, limits)
+    if unchecked and code == EXIT_OK:
+        more = [*figures(changes, lock, new), counted(changes), *told, *(f"cannot judge: {t}" for t in unchecked[1:])]
+        return _cannot_judge(unchecked[0], "correct the declaration, or take it out", limits, more, changes)
     if verdict == "same" and any(line.startswith("allowed") for line in told):
         verdict = "allowed"
     head = [

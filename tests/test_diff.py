@@ -192,6 +192,13 @@ def test_a_broken_declaration_fails_whatever_the_lock_says() -> None:
     assert (result.verdict, result.exit_code) == ("regression", 1)
     assert result.lines[-1] == "regression: block.py:10 declared fusion did not happen: 3 kernels ran (FA116)"
     assert not any("--update" in line for line in result.lines)  # that accepts no broken declaration
+    unchecked = {**finding, "severity": "warning", "message": "declared fusion cannot be checked: no kernel"}
+    doc["findings"] = [unchecked]
+    result = checked(doc)
+    assert (result.verdict, result.exit_code) == ("cannot judge", 2)
+    assert result.lines[1] == "block.py:10 declared fusion cannot be checked: no kernel (FA116)"
+    doc["findings"] = [unchecked, finding]
+    assert checked(doc).exit_code == 1
 
 
 def test_two_edits_far_apart_are_two_findings() -> None:
