@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
@@ -14,6 +14,7 @@ from fusionaudit.findings import Location
 from fusionaudit.program.costs import category, op_kind
 from fusionaudit.program.dataflow import dataflow
 from fusionaudit.program.model import Pass, Program
+from fusionaudit.program.periods import best_repeat
 from fusionaudit.rules.averages import is_average
 from fusionaudit.rules.judging import kernel_ns
 from fusionaudit.trace.schema import Op
@@ -225,8 +226,7 @@ def recurrences(program: Program, p: Pass, config: Config) -> tuple[Loop, ...]:
             before[key] = before.get(key, 0) + 1
             depth[step.index] = before[key]
         carried.append(before)
-    in_loop: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    turns: dict[tuple[object, ...], int] = {}
+    found: list[_Recurring] = []
     for key in often:
         indices = by_key[key]
         longest = max(depth[i] for i in indices)
@@ -236,43 +236,84 @@ def recurrences(program: Program, p: Pass, config: Config) -> tuple[Loop, ...]:
             continue
         if statistics.median(known) > config.thresholds.small_kernel_ns:
             continue
-        group: tuple[object, ...] = (key[3],)
-        in_loop[group].extend(indices)
-        turns[group] = max(turns.get(group, 0), longest)
-    # Work of each turn that does not depend on the last turn (projections of the input) belongs to the loop as well.
+        found.append(_Recurring(indices=indices, turns=longest, phase=str(key[3])))
+    whole = _loops_of(found)
     out = []
-    for group, indices in in_loop.items():
-        files = {s.op.location.file for s in (flow.steps[i] for i in indices) if s.op.location is not None}
-        lines = [s.op.location.line for s in (flow.steps[i] for i in indices) if s.op.location is not None]
+    for number, loop in enumerate(whole):
+        turns = _turns([flow.steps[i].op for i in loop.indices], loop.turns)
+        files = {s.op.location.file for s in (flow.steps[i] for i in loop.indices) if s.op.location is not None}
+        lines = [s.op.location.line for s in (flow.steps[i] for i in loop.indices) if s.op.location is not None]
         parameters = {
             value[0]
             for s in flow.steps
-            if s.op.phase == group[0] and _within(s.op, files, lines)
+            if s.op.phase == loop.phase
+            and (loop.indices[0] <= s.index <= loop.indices[-1] or _within(s.op, files, lines))
             for value, tensor in s.uses
             if tensor.is_parameter
         }
-        if len(parameters) >= turns[group]:
-            # Each turn has weights of its own: layers of a model, which no persistent kernel keeps on the chip.
+        if len(parameters) >= turns - 1:
+            # Each turn has weights of its own: layers or experts, which no persistent kernel keeps on the chip.
             continue
+        # Work of each turn that does not depend on the last turn (projections of the input) belongs to the loop too.
+        first = whole[number - 1].indices[-1] if number else -1
+        last = whole[number + 1].indices[0] if number + 1 < len(whole) else len(flow.steps)
         extra = [
             i
-            for key, found in by_key.items()
-            for i in found
-            if key[3] == group[0] and len(found) >= turns[group] and _within(flow.steps[i].op, files, lines)
+            for key, same in by_key.items()
+            for i in same
+            if key[3] == loop.phase and len(same) >= turns and _within(flow.steps[i].op, files, lines)
         ]
-        members = sorted(set(indices) | set(extra))
-        ops = tuple(flow.steps[i].op for i in members)
+        ops = tuple(flow.steps[i].op for i in sorted({*loop.indices, *(i for i in extra if first < i < last)}))
         out.append(
             Loop(
                 kind="recurrence",
-                turns=turns[group],
+                turns=turns,
                 ops=ops,
                 names=tuple(dict.fromkeys(op.name for op in ops)),
-                location=flow.steps[min(indices)].op.location,
-                phase=str(group[0]),
+                location=flow.steps[loop.indices[0]].op.location,
+                phase=loop.phase,
             )
         )
     return tuple(out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Recurring:
+    """Steps (indices in order) of one loop, or of one op of it; ``turns``: how many in a row wait for each other."""
+
+    indices: list[int]
+    turns: int
+    phase: str
+
+
+def _loops_of(found: Sequence[_Recurring]) -> list[_Recurring]:
+    """Ops that run in turns are one loop, of as many turns as its op that runs once in each."""
+    out: list[_Recurring] = []
+    for one in sorted(found, key=lambda r: r.indices[0]):
+        last = out[-1] if out else None
+        if last is None or last.phase != one.phase or one.indices[0] > last.indices[-1]:
+            out.append(one)
+            continue
+        indices = sorted(last.indices + one.indices)
+        out[-1] = replace(last, indices=indices, turns=min(last.turns, one.turns))
+    return out
+
+
+def _turns(ops: Sequence[Op], most: int) -> int:
+    """Turns of a loop of these ops, where each may run several times in a turn (``x * a * b``): its period tells them
+    apart by their other operands."""
+    made = {t.storage for op in ops for t in op.outputs}
+    often = Counter(t.storage for op in ops for t in op.inputs if t.storage not in made)
+    keys = [
+        (
+            _loop_key(op),
+            tuple(t.storage for t in op.inputs if often[t.storage] > 1),
+            repr([a for a in op.arguments if not isinstance(a, dict)]),
+        )
+        for op in ops
+    ]
+    repeat = best_repeat(keys)
+    return min(most, repeat.count) if repeat is not None and repeat.length * 2 > len(ops) else most
 
 
 def _within(op: Op, files: set[str], lines: list[int]) -> bool:
