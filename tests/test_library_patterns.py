@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 import library_spellings as spellings  # noqa: E402
+import spellings_chains  # noqa: E402, F401
 import spellings_groups  # noqa: E402, F401
 import spellings_loops  # noqa: E402
 import spellings_rows  # noqa: E402, F401
@@ -38,7 +39,7 @@ pytestmark = [
 
 NAMED = [name for name, (_, call, _) in spellings.CASES.items() if call is not None and call != spellings_loops.BOTH]
 SILENT = [name for name, (_, call, _) in spellings.CASES.items() if call is None]
-MODULES = ["library_spellings", "spellings_rows", "spellings_groups", "spellings_loops"]
+MODULES = ["library_spellings", "spellings_chains", "spellings_rows", "spellings_groups", "spellings_loops"]
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +120,8 @@ def test_who_uses_the_call_is_left_alone(name: str, recorded: dict[str, tuple[Op
 
 
 def one(name: str, recorded: dict[str, tuple[Op, ...]], rule: str, key: str = "forward") -> Finding:
-    (finding,) = [f for f in findings(recorded[name]) if f.rule == rule and f.key == key]
+    found = [f for f in findings(recorded[name]) if "beside" not in f.evidence]
+    (finding,) = [f for f in found if f.rule == rule and f.key == key]
     return finding
 
 
@@ -143,6 +145,36 @@ def test_an_activation_by_hand_after_a_linear_is_not_its_epilogue(recorded: dict
     assert (epilogue.severity, epilogue.avoidable_bytes) == ("info", one_tensor)
     backward = one("gelu_tanh_after_a_linear", recorded, "FA101", "backward")
     assert backward.evidence["minimum_bytes"] == 3 * one_tensor  # both gradients and the input
+
+
+ROWS = 4 * spellings.X.numel()
+
+
+@pytest.mark.parametrize(
+    ("name", "moved", "least"),
+    [
+        ("silu_and_a_factor", 7, 2),
+        ("silu_of_a_sum", 12, 3),
+        ("softmax_with_a_temperature", 10, 2),
+        ("silu_that_is_summed", 6, 1),
+        ("silu_twice_in_a_chain", 19, 2),
+        ("silu_and_a_factor_that_is_trained", 7, 2),
+        ("entropy_with_a_temperature", 4, 2),
+        ("silu_behind_a_product", 8, 1),
+        ("silu_behind_a_bias", 10, 1),
+    ],
+)
+def test_a_pattern_and_the_chain_around_it_save_what_one_kernel_saves(
+    recorded: dict[str, tuple[Op, ...]], name: str, moved: int, least: int
+) -> None:
+    """Rows that the ops move by themselves, and that one kernel (a matmul's epilogue) for all of them moves; statistics
+    of rows left aside."""
+    found = [f for f in findings(recorded[name]) if f.key == "forward" and f.avoidable_bytes]
+    saved = sum(f.avoidable_bytes or 0 for f in found)
+    assert abs(saved / ROWS - (moved - least)) < 0.05, [(f.rule, f.message) for f in found]
+    (around,) = [f for f in found if "beside" in f.evidence]
+    assert "as one call" in around.message
+    assert around.evidence["global_bytes"] - around.evidence["minimum_bytes"] == around.avoidable_bytes
 
 
 def test_a_loop_by_hand_saves_what_one_pass_over_the_tensors_saves(recorded: dict[str, tuple[Op, ...]]) -> None:

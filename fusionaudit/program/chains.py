@@ -52,7 +52,8 @@ class Chain:
     ``global_bytes`` is what the ops move now, ``minimum_bytes`` what has to enter and leave the group (and be read
     again, where rows do not stay on the chip). ``kernels``: two where the result of a reduction over all SMs is used on
     the data again. ``keeps_rows``: elements that a reduction of the group reads are needed outside too, so they are
-    written in any case. ``library``: the call that does just this, and then the minimum is what it moves.
+    written in any case. ``library``: the call that does just this, and then the minimum is what it moves. ``calls``:
+    chains with such a call among the ops; they count as that call here, what it saves is theirs.
     """
 
     kind: ChainKind
@@ -69,6 +70,7 @@ class Chain:
     keeps_rows: bool = False
     kernels: int = 1
     library: LibraryCall | None = None
+    calls: tuple[Chain, ...] = ()
 
     @property
     def avoidable_bytes(self) -> int | None:
@@ -79,8 +81,9 @@ class Chain:
 
     @property
     def launches(self) -> int:
-        """Kernels now (fills that go with a reduction not counted)."""
-        return len(self.op_ids)
+        """Kernels now (fills that go with a reduction not counted), those of library calls as they would be."""
+        spelled = {i for c in self.calls for i in c.op_ids}
+        return len(set(self.op_ids) - spelled) + sum(c.kernels for c in self.calls)
 
 
 @dataclass(kw_only=True)

@@ -24,6 +24,7 @@ from fusionaudit.rules.judging import (
 )
 from fusionaudit.rules.library_ops import library_call, only_library
 from fusionaudit.rules.repeats import claimed_ops
+from fusionaudit.rules.seams import with_calls
 from fusionaudit.rules.spelled_out import spelled_out
 from fusionaudit.rules.update_calls import tensor_call
 from fusionaudit.trace.schema import Op
@@ -34,10 +35,11 @@ def chains_of(p: Pass) -> tuple[Chain, ...]:
     """The chains of a pass, worked out once for all rules that ask.
 
     What FA108 would have made once is not in them: it saves all that those ops move. What a library has as one call
-    (``library``) is a chain of its own.
+    (``library``) is a chain of its own, and counts as that call in the chain that one kernel could make of it and the
+    ops around it (``calls``).
     """
     spelled = spelled_out(p)
-    return _beside(p, spelled, _without(p, spelled))
+    return _beside(p, spelled, _without(p, spelled), seams=True)
 
 
 @kept
@@ -59,10 +61,11 @@ def _without(p: Pass, own: Sequence[Chain]) -> tuple[Chain, ...]:
     return chains(p, without=frozenset(i for c in own for i in c.op_ids))
 
 
-def _beside(p: Pass, own: Sequence[Chain], others: Sequence[Chain]) -> tuple[Chain, ...]:
+def _beside(p: Pass, own: Sequence[Chain], others: Sequence[Chain], *, seams: bool = False) -> tuple[Chain, ...]:
     """The patterns ``own`` and the other chains without what FA108 makes once, in order of execution."""
     constant = frozenset(s.op.id for s in constant_steps(p))
-    found = [*own, *(c for chain in others if (c := narrowed(p, chain, constant)) is not None)]
+    rest = [c for chain in others if (c := narrowed(p, chain, constant)) is not None]
+    found = [*own, *(with_calls(p, rest, constant) if seams and own else rest)]
     return tuple(sorted(found, key=lambda c: c.op_ids[0]))
 
 
@@ -76,12 +79,32 @@ def grouped(found: Sequence[Chain]) -> list[list[Chain]]:
     out: dict[tuple[object, ...], list[Chain]] = {}
     for chain in found:
         where = chain.location and (chain.location.file, chain.location.line)
-        out.setdefault((chain.kind, chain.ops, where, chain.phase), []).append(chain)
+        calls = tuple(c.ops for c in chain.calls)
+        out.setdefault((chain.kind, chain.ops, where, chain.phase, calls), []).append(chain)
     return list(out.values())
 
 
 def _together(op: Op, chain: Chain) -> bool:
     return op.location == chain.location and op.phase == chain.phase
+
+
+def saving_of(program: Program, p: Pass, chain: Chain) -> int | None:
+    """The time that one kernel for the chain saves; of what is a library's call in it, not what the call saves."""
+    inner = [saving_of(program, p, c) for c in chain.calls]
+    avoidable = sum_known((chain.avoidable_bytes, *(c.avoidable_bytes for c in chain.calls)))
+    kernels = (*chain.kernel_ids, *(k for c in chain.calls for k in c.kernel_ids))
+    whole = fused_saving_ns(program, p, kernels, chain.minimum_bytes, avoidable, chain.kernels)
+    left = sum_known((whole, *(None if ns is None else -ns for ns in inner)))
+    return None if left is None else max(0, left)
+
+
+def _shown(chain: Chain) -> str:
+    """``2 kernels (mul, and SiLU as one call)``."""
+    spelled = {i for c in chain.calls for i in c.op_ids}
+    names = short(name for i, name in zip(chain.op_ids, chain.ops, strict=True) if i not in spelled)
+    called = [c.library.name for c in chain.calls if c.library is not None]
+    and_calls = f", and {' and '.join(dict.fromkeys(called))} as one call" if called else ""
+    return f"{counted(chain.launches, 'kernel')} ({names}{and_calls})"
 
 
 def _use(pattern: LibraryCall) -> str:
@@ -103,12 +126,10 @@ def chain_findings(
             first = group[0]
             ids = [i for c in group for i in c.op_ids]
             avoidable = sum_known(c.avoidable_bytes for c in group)
-            saving = sum_known(
-                fused_saving_ns(program, p, c.kernel_ids, c.minimum_bytes, c.avoidable_bytes, c.kernels) for c in group
-            )
+            saving = sum_known(saving_of(program, p, c) for c in group)
             judged = worth(program, p, config, saving_ns=saving, avoidable_bytes=avoidable)
             if saving is not None:  # the share is one of kernel times; the time also holds the gaps between them
-                saving += sum(between_ns(p, c.kernel_ids, left=c.kernels) for c in group)
+                saving += sum(between_ns(p, c.kernel_ids, left=c.kernels + len(c.op_ids) - c.launches) for c in group)
             ops = [by_id[i] for i in ids if i in by_id]
             pattern = first.library
             library = only_library(ops)
@@ -133,7 +154,7 @@ def chain_findings(
                 where += f" in the backward of line {first.location.line}"
             often = f" ({times(len(group))} a step)" if len(group) > 1 else ""
             do = what if pattern is None else f"spell out {pattern.name}"
-            message = f"{counted(first.launches, 'kernel')} ({short(first.ops)}){where}{often} {do}: "
+            message = f"{_shown(first)}{where}{often} {do}: "
             message += f"{human_bytes(avoidable)} a step need not move"
             if saving:
                 message += f", about {human_time(saving)}"
@@ -159,6 +180,7 @@ def chain_findings(
                     "minimum_bytes": sum_known(c.minimum_bytes for c in group),
                     "share_of_step": judged.share,
                     **({"library": pattern.name} if pattern is not None else {}),
+                    **({"beside": [c.library.name for c in first.calls if c.library]} if first.calls else {}),
                 },
                 key=first.phase,
             )

@@ -67,9 +67,10 @@ def _activation(by_id: dict[int, Op], chain: Chain) -> str | None:
 
 
 def _spelled(p: Pass) -> Iterator[Chain]:
-    """Activations by hand on just what a matmul wrote: the edge between the two."""
+    """Activations by hand on just what a matmul wrote, or its bias: the edge between the two."""
     flow = dataflow(p)
     of_op = {step.op.id: step for step in flow.steps}
+    behind = {i: c for c in chains_of(p) if c.kind == "matmul_epilogue" for i in c.op_ids}
     for chain in chains_of(p):
         if chain.library is None or chain.kind != "elementwise" or chain.phase != "forward":
             continue
@@ -77,19 +78,24 @@ def _spelled(p: Pass) -> Iterator[Chain]:
         inside = frozenset(s.index for s in steps)
         for value, tensor in dict(u for s in steps for u in s.uses).items():
             made = flow.steps[flow.maker[value]] if value in flow.maker else None
-            if made is None or made.index in inside or made.kind not in ("matmul", "convolution"):
+            if made is None or made.index in inside:
+                continue
+            before = behind.get(made.op.id)
+            if before is None and made.kind not in ("matmul", "convolution"):
                 continue
             if tensor.nbytes is None or made.makes[0][1].stored_elements != tensor.stored_elements:
                 continue
-            known = sum_known((*op_bytes(made.op), chain.minimum_bytes))
+            head = [made] if before is None else [of_op[i] for i in before.op_ids]
+            moved = op_bytes(made.op) if before is None else [before.minimum_bytes]
+            known = sum_known((*moved, chain.minimum_bytes))
             saved = tensor.nbytes * (1 if flow.leaves(value, inside) else 2)
             yield replace(
                 chain,
                 kind="matmul_epilogue",
                 library=None,
-                op_ids=(made.op.id, *chain.op_ids),
-                ops=(made.op.name, *chain.ops),
-                kernel_ids=(*made.kernels, *steps[-1].kernels),
+                op_ids=(*(s.op.id for s in head), *chain.op_ids),
+                ops=(*(s.op.name for s in head), *chain.ops),
+                kernel_ids=(*head[0].kernels, *steps[-1].kernels),
                 global_bytes=known,
                 minimum_bytes=None if known is None else known - saved,
             )

@@ -154,7 +154,8 @@ def _beyond_chains(p: Pass, spared: list[Step]) -> int | None:
     """What these kernels move, without what the findings of their chains count: values inside those."""
     flow = dataflow(p)
     of_op = {step.op.id: step.index for step in flow.steps}
-    chain_of = {i: frozenset(of_op[o] for o in c.op_ids) for c in chains_of(p) for i in c.op_ids}
+    found = sorted(chains_of(p), key=lambda c: len(c.op_ids))  # one around a library's pattern holds its ops as well
+    chain_of = {i: frozenset(of_op[o] for o in c.op_ids) for c in found for i in c.op_ids}
     out: list[int | None] = []
     for step in spared:
         inside = chain_of.get(step.op.id)

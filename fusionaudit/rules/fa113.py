@@ -30,8 +30,8 @@ from fusionaudit.findings import Finding, Severity
 from fusionaudit.inductor.model import Recompile
 from fusionaudit.program.costs import sum_known
 from fusionaudit.program.model import Pass, Program
-from fusionaudit.rules.chain_findings import chains_of
-from fusionaudit.rules.judging import fused_saving_ns, human_bytes, pass_basis
+from fusionaudit.rules.chain_findings import chains_of, saving_of
+from fusionaudit.rules.judging import human_bytes, pass_basis
 from fusionaudit.rules.split_chains import frame, lines_of
 
 CODE = "FA113"
@@ -101,7 +101,7 @@ def _eager_price(program: Program, p: Pass, units: set[str], limit: int) -> _Pri
     mine = [c for c in chains_of(eager) if all(places.get(i) in lines for i in c.op_ids)]
     launches = sum(c.launches - c.kernels for c in mine)
     nbytes = sum_known(c.avoidable_bytes for c in mine)
-    saving = sum_known(fused_saving_ns(program, eager, c.kernel_ids, c.minimum_bytes, c.avoidable_bytes) for c in mine)
+    saving = sum_known(saving_of(program, eager, c) for c in mine)
     if mine:
         text += f": up to {counted(launches, 'more launch', 'more launches')} and {human_bytes(nbytes)} more a step"
     return _Price(text=text, launches=launches, nbytes=nbytes, saving_ns=saving)

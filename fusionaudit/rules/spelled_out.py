@@ -9,6 +9,7 @@ group are a group of their own, on the line of the forward.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
 
 from fusionaudit.program.chains import Chain, ChainKind, LibraryCall
 from fusionaudit.program.costs import op_bytes, op_root, sum_known
@@ -64,30 +65,45 @@ _LEAST_SHARE = 0.05
 """Of a backward's bytes; below, the call's backward does the same."""
 
 
-@kept
+@dataclass(frozen=True, kw_only=True)
+class Pattern:
+    """A group as a chain, and the values that the call in its place would read and make."""
+
+    chain: Chain
+    uses: tuple[tuple[Version, Tensor], ...]
+    makes: tuple[tuple[Version, Tensor], ...]
+
+
 def spelled_out(p: Pass) -> tuple[Chain, ...]:
+    """The chains of :func:`patterns`."""
+    return tuple(pattern.chain for pattern in patterns(p))
+
+
+@kept
+def patterns(p: Pass) -> tuple[Pattern, ...]:
     """The groups of a pass, none of which share an op, in order of execution."""
     flow = dataflow(p)
     constant = {s.index for s in constant_steps(p)}
     rows = [s for s in spelled_rows(flow) if s.trailing or "norm" not in s.name]
     found = [*attention(flow, rows, fills(p.ops)), *gated(flow, rows), *dropouts(flow), *rotary(flow), *rows]
     taken: set[int] = set()
-    out: list[Chain] = []
+    out: list[Pattern] = []
     for spelled in sorted(found, key=_weight):
         members = frozenset(spelled.members)
         if members & (taken | constant) or not _replaceable(flow, spelled):
             continue
-        chain = _forward(flow, spelled)
-        if chain is None or chain.avoidable_bytes == 0:
+        forward = _forward(flow, spelled)
+        if forward is None or forward.chain.avoidable_bytes == 0:
             continue
         taken |= members
-        out.append(chain)
+        out.append(forward)
         behind = _backward_steps(flow, spelled, taken)
         back = _backward(flow, spelled, behind) if behind else None
-        if back is not None and (back.avoidable_bytes or 0) > _LEAST_SHARE * (back.global_bytes or 0):
+        moved = 0 if back is None else _LEAST_SHARE * (back.chain.global_bytes or 0)
+        if back is not None and (back.chain.avoidable_bytes or 0) > moved:
             taken |= {s.index for s in behind}
             out.append(back)
-    return tuple(sorted(out, key=lambda c: c.op_ids[0]))
+    return tuple(sorted(out, key=lambda pattern: pattern.chain.op_ids[0]))
 
 
 def _weight(spelled: Spelled) -> tuple[int, int, int]:
@@ -127,13 +143,13 @@ def _call(spelled: Spelled) -> LibraryCall:
     return LibraryCall(name=spelled.name, call=call)
 
 
-def _chain(
+def _pattern(
     flow: Flow, spelled: Spelled, steps: Sequence[Step], inputs: list[tuple[Version, Tensor]],
     outputs: list[tuple[Version, Tensor]], more: Sequence[int | None],
-) -> Chain:  # fmt: skip
+) -> Pattern:  # fmt: skip
     first = next((s.op.location for s in (flow.steps[i] for i in spelled.members) if s.op.location is not None), None)
     minimum = sum_known((regions_bytes(inputs), regions_bytes(outputs), *more))
-    return Chain(
+    chain = Chain(
         kind=CALLS[spelled.name][1],
         op_ids=tuple(s.op.id for s in steps),
         ops=tuple(s.op.name for s in steps),
@@ -147,9 +163,10 @@ def _chain(
         largest_bytes=max((t.nbytes or 0 for s in steps for _, t in (*s.uses, *s.makes)), default=0),
         library=_call(spelled),
     )
+    return Pattern(chain=chain, uses=tuple(inputs), makes=tuple(outputs))
 
 
-def _forward(flow: Flow, spelled: Spelled) -> Chain | None:
+def _forward(flow: Flow, spelled: Spelled) -> Pattern | None:
     steps = [flow.steps[i] for i in spelled.members]
     outputs = [(v, t) for s in steps for v, t in s.makes if v in spelled.results]
     inputs = _entering(flow, spelled.members)
@@ -158,8 +175,7 @@ def _forward(flow: Flow, spelled: Spelled) -> Chain | None:
     if spelled.name == "cross entropy":
         # The library's own is log_softmax, which keeps its rows for backward, and nll_loss.
         more.append(max((t.nbytes or 0 for _, t in inputs), default=0))
-    chain = _chain(flow, spelled, steps, inputs, outputs, more)
-    return chain if outputs else None
+    return _pattern(flow, spelled, steps, inputs, outputs, more) if outputs else None
 
 
 def _places(flow: Flow, members: Iterable[int]) -> set[tuple[str, int]]:
@@ -204,7 +220,7 @@ def _backward_steps(flow: Flow, spelled: Spelled, taken: Set[int]) -> list[Step]
     return found if len(found) > 1 else []
 
 
-def _backward(flow: Flow, spelled: Spelled, steps: Sequence[Step]) -> Chain:
+def _backward(flow: Flow, spelled: Spelled, steps: Sequence[Step]) -> Pattern:
     inside = frozenset(s.index for s in steps)
     kept_values = {v for i in spelled.members for v, _ in flow.steps[i].makes}
     entering = [(v, t) for v, t in _entering(flow, inside) if v not in kept_values]
@@ -217,4 +233,4 @@ def _backward(flow: Flow, spelled: Spelled, steps: Sequence[Step]) -> Chain:
         # scatter is in place where nobody watches.
         logits = max((t.nbytes or 0 for _, t in _entering(flow, spelled.members)), default=0)
         more = [2 * logits, *(b for s in steps if s.kind == "scatter" for b in op_bytes(s.op))]
-    return _chain(flow, spelled, steps, entering, leaving, more)
+    return _pattern(flow, spelled, steps, entering, leaving, more)
