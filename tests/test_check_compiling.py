@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from deviceless_audits import audit
 from guard_documents import LINES, at, document, graph
 
 from fusionaudit.baseline import read_lock, write_lock
 from fusionaudit.check import CheckResult, check
 from fusionaudit.inductor.model import Recompile
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, at its import
 
 ASKS = {8: '@torch.compile(mode="reduce-overhead")', **LINES}
 PLAIN = {8: "@torch.compile", **LINES}
@@ -68,3 +72,37 @@ def test_a_recompilation_that_goes_on_is_a_regression(guard: str, count: int, la
         assert guard.split("  #")[0] in result.findings[0].message
         assert checked(old, new).verdict == "improved"
     assert checked(new, new).verdict == "same"
+
+
+SCRIPT = """\
+import torch
+
+
+@torch.compile{mode}
+def scaled(x, name):
+    return x.sin() * 2 if name else x
+
+
+x = torch.randn(256, 256, device="cuda")
+for i in range(4):
+    scaled(x, {name})
+"""
+
+
+def test_a_real_script_that_loses_its_mode_or_compiles_without_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def locked(mode: str, name: str) -> dict[str, Any]:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        code = SCRIPT.format(mode=mode, name=name)
+        return audit(monkeypatch, folder, code, shapes_only=True).document  # type: ignore[no-any-return]
+
+    base = locked('(mode="reduce-overhead")', "'x'")
+    lost = checked(locked("", "'x'"), base)
+    (finding,) = lost.findings
+    assert finding.location is not None
+    assert (lost.exit_code, finding.location.line) == (1, 4)
+    assert "no longer asks for a CUDA graph" in finding.message
+    (finding,) = checked(locked('(mode="reduce-overhead")', "str(i)"), base).findings
+    assert "compiles scaled again and again (value guard): name == '0'" in finding.message
