@@ -51,6 +51,17 @@ def test_a_turn_with_the_same_op_several_times_is_one():
     assert found.evidence["turns"] == 24
 
 
+def test_the_first_turn_counts_though_it_reads_a_state_of_zeros():
+    turns = []
+    for i in range(24):
+        turns += [
+            op("sigmoid", [t(f"h{i}", 4096)], t(f"g{i}", 4096), at=4),
+            op("mul", [t(f"g{i}", 4096), t(f"h{i}", 4096)], t(f"h{i + 1}", 4096), at=5),
+        ]
+    (found,) = run(fa202, eager(*turns))
+    assert found.evidence["turns"] == 24
+
+
 def test_two_loops_are_two_findings():
     other = [op("exp", [t(f"g{i}", 4096)], t(f"g{i + 1}", 4096), at=40) for i in range(100)]
     found = run(fa202, eager(*recurrence(32), *other))

@@ -313,7 +313,10 @@ def _turns(ops: Sequence[Op], most: int) -> int:
         for op in ops
     ]
     repeat = best_repeat(keys)
-    return min(most, repeat.count) if repeat is not None and repeat.length * 2 > len(ops) else most
+    if repeat is None or repeat.length * 2 < len(ops):
+        return most
+    # The first turn may read other tensors (a state of zeros) and so be none of the period.
+    return most // max(1, round(most / repeat.count))
 
 
 def _within(op: Op, files: set[str], lines: list[int]) -> bool:
