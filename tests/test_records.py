@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from fusionaudit.findings import Location
 from fusionaudit.program.records import activity_steps, places_of, record_steps, same_launches
+from fusionaudit.program.steps import unlike_steps
 from fusionaudit.tensors import Tensor
 from fusionaudit.trace.schema import Activity, Op, OpLog, RangeOp, StepMark, StopMark
 
@@ -125,3 +126,46 @@ def test_a_checksum_that_repeats_is_not_the_step_of_a_script_that_compiles() -> 
     assert record_steps(log, outside=places_of(log))[1].spans == ((4, 7), (7, 10)), "nothing was compiled"
     once = OpLog(records=ops[2:])
     assert record_steps(once, outside=places_of(compiled))[1].source == "whole", "one call is no step that repeats"
+
+
+def unlike(turns: int, *, layers: bool = False) -> OpLog:
+    """``x[r] @ w`` with another number of rows each turn; ``layers``: each turn has weights of its own."""
+    records: list[Op] = []
+
+    def add(name: str, line: int, reads: tuple[Tensor, ...], *shape: int) -> Tensor:
+        made = Tensor.contiguous(shape, "float32", f"v{len(records)}")
+        place = Location(file="moe.py", line=line, function="f")
+        records.append(Op(id=len(records), name=name, inputs=reads, outputs=(made,), location=place))
+        return made
+
+    weights = [add("aten.randn.default", 1, (), 256, 256) for _ in range(turns if layers else 1)]
+    x = add("aten.randn.default", 2, (), 1024, 256)
+    for turn in range(turns):
+        rows = 100 + 7 * turn
+        picked = add("aten.index.Tensor", 5, (x,), rows, 256)
+        product = add("aten.mm.default", 6, (picked, weights[turn % len(weights)]), rows, 256)
+        add("aten.gelu.default", 7, (product,), rows, 256)
+    return OpLog(records=tuple(records))
+
+
+def test_steps_of_other_sizes_each_are_steps_where_they_share_their_weights() -> None:
+    records, found = record_steps(unlike(4))
+    assert (found.source, len(found.spans), found.alike) == ("period", 4, False)
+    assert next(r.name for r in records[slice(*found.spans[-1])] if isinstance(r, Op)) == "aten.index.Tensor"
+    (note,) = unlike_steps(found, "eager")
+    assert "the last of 4" in note.text
+    _, alike = record_steps(oplog(4))
+    assert alike.alike
+    assert not unlike_steps(alike, "eager")
+
+
+def test_layers_of_other_widths_are_no_steps() -> None:
+    assert record_steps(unlike(4, layers=True))[1].alike
+
+
+def test_a_function_of_several_sizes_has_no_steps() -> None:
+    calls = [Tensor.contiguous((100 + i,), "float32", f"x{i}") for i in range(4)]
+    names = [(n, x) for x in calls for n in ROUND]
+    place = Location(file="f.py", line=1, function="f")
+    ops = [Op(id=i, name=n, inputs=(x,), outputs=(x,), location=place) for i, (n, x) in enumerate(names)]
+    assert record_steps(OpLog(records=tuple(ops)))[1].source == "whole"

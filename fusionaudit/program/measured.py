@@ -19,7 +19,7 @@ from fusionaudit.program.loops import Loop
 from fusionaudit.program.model import Category, HostSync, Kernel, Pass, PassName
 from fusionaudit.program.records import Place, activity_steps, same_launches
 from fusionaudit.program.repeated import repeated_ops
-from fusionaudit.program.steps import Steps, steady_activities
+from fusionaudit.program.steps import Steps, steady_activities, unlike_steps
 from fusionaudit.tensors import total_bytes
 from fusionaudit.trace.schema import Activity, Op, OpLog, RangeOp, Trace
 
@@ -290,7 +290,7 @@ def measured_pass(
     # The clean passes have no ranges by design: only their times count.
     attributed = not name.startswith("clean")
     notes = [n for n in trace.notes if attributed or n.blocks]
-    notes += oplog.notes if oplog is not None else ()
+    notes += (*(oplog.notes if oplog is not None else ()), *unlike_steps(found, name))
     if found.source == "whole" and activities and attributed:
         what = f"the whole recording ({counted(len(activities), 'launch or copy', 'launches and copies')})"
         notes.append(

@@ -16,6 +16,7 @@ from fusionaudit.program.loops import Loop, calls_of
 from fusionaudit.program.model import MEMORY_BOUND, HostSync, Kernel, Pass, PassName
 from fusionaudit.program.records import Place, record_steps
 from fusionaudit.program.repeated import repeated_ops
+from fusionaudit.program.steps import unlike_steps
 from fusionaudit.tensors import Tensor
 from fusionaudit.trace.schema import GraphCall, Op, OpLog, StopMark, SyncMark
 
@@ -142,7 +143,7 @@ def predicted_pass(
     chosen, count = records[first:last], len(found.spans) if told_apart else 0
     graphs = {g.id: g for g in log.graphs}
     kernels: list[Kernel] = []
-    notes = list(oplog.notes)
+    notes = [*oplog.notes, *unlike_steps(found, name)]
     missing: set[str] = set()
     callers: dict[str, Location | None] = {}
     for instance, record in enumerate(chosen):

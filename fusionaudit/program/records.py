@@ -128,7 +128,11 @@ def record_steps(
     if oplog.stopped is not None:
         found = _whole_steps(found, kept, keys, marks, warmup)
     if not found.spans or (found.source == "period" and not _is_convincing(found, kept, keys, weights)):
-        found = Steps(spans=((0, len(kept)),), source="whole")
+        found = Steps(spans=((0, len(kept)),), source="whole", confidence=0.0)
+    if found.source != "marks" and found.confidence < _EXPLAINED and oplog.stopped is None:
+        rough = _of_unlike_sizes(kept, weights, warmup)
+        holds = rough is not None and all(_any_in(f, rough) for f in (compiled, same) if any(f))
+        found = rough if rough is not None and holds and rough.confidence > found.confidence else found
     if steps is not None and steps > 0:
         found = replace(found, spans=found.spans[-steps:])
     return kept, found
@@ -150,6 +154,34 @@ def _find(
     return steps_of_epoch(found, records, keys, weights)
 
 
+_EXPLAINED = 0.5
+"""Steps that leave out half of what runs between and after them are a few like ops of steps that are not alike."""
+
+
+def _of_unlike_sizes(records: Sequence[Record], weights: Sequence[int], warmup: int | None) -> Steps | None:
+    """Steps that run the same ops on the same weights with other sizes each: a mixture's experts, a cache that grows.
+
+    Layers of other widths, or a function that is called with several sizes, share no weights and are no steps.
+    """
+    keys = [
+        (r.base_name, r.location, r.phase) if isinstance(r, Op)
+        else (r.graph.split("/")[0], r.graph.split("/")[-1]) if isinstance(r, GraphCall)
+        else type(r).__name__
+        for r in records
+    ]  # fmt: skip
+    found = find_steps(keys, warmup=warmup, weights=weights)
+    if found.source != "period" or len(found.spans) < 2 or not _is_convincing(found, records, keys, weights):
+        return None
+    return replace(found, alike=False) if _share_weights(records, found, _SAME_WORK, least=1) else None
+
+
+def _share_weights(records: Sequence[Record], found: Steps, share: float, *, least: int = 0) -> bool:
+    """The last two steps read the same lasting storages: that share of them, and so many at least."""
+    lasting = _lasting(records, _length(found))
+    first, second = ({s for r in records[a:b] for s in _reads_of(r, lasting)} for a, b in found.spans[-2:])
+    return len(first & second) >= max(least, share * min(len(first), len(second)))
+
+
 def _any_in(flags: Sequence[bool], found: Steps) -> bool:
     return any(any(flags[first:last]) for first, last in found.spans)
 
@@ -168,11 +200,8 @@ def _whole_steps(
         cut = marks.index(max(m for m in marks if m is not None))
         before = find_steps(keys[:cut], marks[:cut], warmup=warmup) if cut else none
         return before if before.source == "marks" else none
-    if found.source == "period" and len(found.spans) > 1:
-        lasting = _lasting(records, _length(found))
-        first, second = ({s for r in records[a:b] for s in _reads_of(r, lasting)} for a, b in found.spans[-2:])
-        if len(first & second) * 2 < min(len(first), len(second)):
-            return none
+    if found.source == "period" and len(found.spans) > 1 and not _share_weights(records, found, 0.5):
+        return none
     return found
 
 

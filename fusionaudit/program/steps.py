@@ -7,6 +7,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from fusionaudit.findings import Note
+from fusionaudit.program.model import PassName
 from fusionaudit.program.periods import Repeat, best_repeat
 from fusionaudit.trace.schema import Activity
 
@@ -29,12 +31,23 @@ class Steps:
 
     ``source``: ``marks`` (the program said where steps start), ``period`` (found by repetition) or ``whole`` (neither:
     one span over everything). ``confidence`` is the share of elements from the first span to the end of the sequence
-    that the spans explain.
+    that the spans explain. ``alike``: the steps work on the same sizes.
     """
 
     spans: tuple[tuple[int, int], ...]
     source: Literal["marks", "period", "whole"]
     confidence: float = 1.0
+    alike: bool = True
+
+
+def unlike_steps(steps: Steps, name: PassName) -> tuple[Note, ...]:
+    """What to say of steps of other sizes each: a mixture's experts, a cache that grows."""
+    if steps.alike:
+        return ()
+    text = (
+        f"{name}: the steps run the same ops on other sizes each time: what is told is the last of {len(steps.spans)}"
+    )
+    return (Note(kind="unlike-steps", text=text, pass_name=name),)
 
 
 def find_steps(
