@@ -169,3 +169,22 @@ def test_a_function_of_several_sizes_has_no_steps() -> None:
     place = Location(file="f.py", line=1, function="f")
     ops = [Op(id=i, name=n, inputs=(x,), outputs=(x,), location=place) for i, (n, x) in enumerate(names)]
     assert record_steps(OpLog(records=tuple(ops)))[1].source == "whole"
+
+
+def test_a_copy_of_a_fresh_host_value_belongs_to_the_step() -> None:
+    """A long prompt, then tokens: each starts with a copy of the position that the host makes anew."""
+    weights = [Tensor.contiguous((1024,), "float32", f"w{i}") for i in range(3)]
+    records: list[Op] = []
+    for turn in range(6):
+        host = Tensor.contiguous((1,), "int64", f"h{turn}", "cpu")
+        position = Tensor.contiguous((1,), "int64", f"p{turn}")
+        value = position
+        if turn:
+            records.append(Op(id=len(records), name="aten._to_copy.default", inputs=(host,), outputs=(position,)))
+        for weight in weights:
+            for name in ("mul", "exp", "sin", "cos", "tanh", "neg"):
+                reads = (value, weight)
+                value = Tensor.contiguous((1024 if turn else 1 << 20,), "float32", f"v{len(records)}")
+                records.append(Op(id=len(records), name=f"aten.{name}.default", inputs=reads, outputs=(value,)))
+    _, found = record_steps(OpLog(records=tuple(records)))
+    assert found.spans[-1] == (94, 113)

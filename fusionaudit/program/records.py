@@ -57,12 +57,15 @@ def _length(steps: Steps) -> int:
 
 
 def _lasting(records: Sequence[Record], block: int) -> set[str]:
-    """Storages that outlive two blocks between being made and being read last: weights, buffers, inputs."""
+    """Storages that outlive two blocks between being made and being read last: weights, buffers, inputs.
+
+    None of the host's: who made those is not among the records.
+    """
     made: dict[str, int] = {}
     read: dict[str, int] = {}
     for i, record in enumerate(records):
         if isinstance(record, (Op, GraphCall)):
-            read.update((t.storage, i) for t in record.inputs if t.storage is not None)
+            read.update((t.storage, i) for t in record.inputs if t.storage is not None and t.device != "cpu")
             for tensor in record.outputs:
                 if tensor.storage is not None:
                     made.setdefault(tensor.storage, i)
