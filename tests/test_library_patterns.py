@@ -21,6 +21,7 @@ import spellings_chains  # noqa: E402, F401
 import spellings_groups  # noqa: E402, F401
 import spellings_loops  # noqa: E402
 import spellings_rows  # noqa: E402, F401
+import spellings_twins  # noqa: E402, F401
 from builders import eager, program  # noqa: E402
 
 from fusionaudit.capture.deviceless import DevicelessSession  # noqa: E402
@@ -39,7 +40,7 @@ pytestmark = [
 
 NAMED = [name for name, (_, call, _) in spellings.CASES.items() if call is not None and call != spellings_loops.BOTH]
 SILENT = [name for name, (_, call, _) in spellings.CASES.items() if call is None]
-MODULES = ["library_spellings", "spellings_chains", "spellings_rows", "spellings_groups", "spellings_loops"]
+MODULES = ["library_spellings", *(f"spellings_{n}" for n in ("chains", "groups", "loops", "rows", "twins"))]
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,13 @@ from fusionaudit.trace.schema import Op
 
 ROW = (-2.3, -0.9, -0.2, 0.4, 1.1, 2.6)
 """The sample: both signs, near zero and far away; no two of its elements' functions are alike."""
+FAR = (-60.0, -25.0, -11.0, -7.4, -5.3, -3.6, 3.4, 5.1, 6.7, 9.2, 13.0, 28.0, 60.0)
+"""A second sample for functions of an element, beyond what people clamp to."""
+OTHER_ROWS = tuple(tuple(scale * x + more for x in ROW) for scale, more in ((0.25, 0.0), (100.0, 0.0), (1.0, -150.0)))
+"""The same for functions of a row, whose statistics may be limited too: small, wide and far below zero."""
 _CLOSE = 2e-4
 """Constants are written with four digits or more; a tanh that caps scores at 50 is ten times further away."""
+_FLAT = 1e-5
 _LOOSER: dict[str, float] = {"layer norm": 2e-2, "RMS norm": 2e-2, "log_softmax": 2e-3}
 """Norms by hand divide by n - 1, or add their epsilon elsewhere; so do logarithms of probabilities."""
 
@@ -51,7 +56,11 @@ Operand = Sample | Pick | float
 
 
 def _sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x))
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
+
+
+def _exp(x: float) -> float:
+    return math.exp(x) if x < 700 else math.inf
 
 
 def _softplus(x: float) -> float:
@@ -68,7 +77,7 @@ def _gelu_tanh(x: float) -> float:
 
 _UNARY: dict[str, Callable[[float], float]] = {
     "neg": lambda x: -x, "abs": abs, "square": lambda x: x * x, "sqrt": math.sqrt, "rsqrt": lambda x: x**-0.5,
-    "reciprocal": lambda x: 1 / x, "exp": math.exp, "exp2": lambda x: 2.0**x, "expm1": math.expm1, "log": math.log,
+    "reciprocal": lambda x: 1 / x, "exp": _exp, "exp2": lambda x: 2.0**x, "expm1": math.expm1, "log": math.log,
     "log1p": math.log1p, "log2": math.log2, "tanh": math.tanh, "sigmoid": _sigmoid, "erf": math.erf, "erfc": math.erfc,
     "relu": lambda x: max(x, 0.0), "relu6": lambda x: min(max(x, 0.0), 6.0), "silu": lambda x: x * _sigmoid(x),
     "softplus": _softplus, "log_sigmoid_forward": lambda x: -_softplus(-x), "special_ndtr": lambda x: _gelu(x) / x,
@@ -121,7 +130,7 @@ def sampled(op: Op, found: Sequence[Operand | None], rows: Rows) -> tuple[Sample
         made = _sampled(op, found, rows)
     except (ValueError, ZeroDivisionError, OverflowError, TypeError, IndexError):
         return None
-    if made is None or any(not isinstance(x, float) or not math.isfinite(x) for s in made for x in s.data):
+    if made is None or any(not isinstance(x, float) or math.isnan(x) for s in made for x in s.data):
         return None
     return made
 
@@ -140,7 +149,7 @@ def _sampled(op: Op, found: Sequence[Operand | None], rows: Rows) -> tuple[Sampl
         return (Sample(data=(sign * first.data[rows.picked],), level="statistic"),) if first.level == "row" else None
     if isinstance(first, Sample) and name in ("_softmax", "_log_softmax", "softmax", "log_softmax"):
         whole = _ROWS["softmax" if name.endswith("softmax") and "log" not in name else "log_softmax"]
-        return (Sample(data=tuple(whole(first.data, rows.length or len(ROW))), level="row"),)
+        return (Sample(data=tuple(whole(first.data, rows.length or len(first.data))), level="row"),)
     if Pick() in found:  # one-hot rows times the row
         row = next((f for f in found if isinstance(f, Sample) and f.level == "row"), None)
         if name != "mul" or row is None:
@@ -183,7 +192,7 @@ def _function(
 def _mapped(work: Callable[..., float], numbers: Sequence[Sample | float]) -> Sample:
     levels = [n.level for n in numbers if isinstance(n, Sample)]
     level: Level = "row" if "row" in levels else "statistic" if "statistic" in levels else "total"
-    width = len(ROW) if level == "row" else 1
+    width = max((len(n.data) for n in numbers if isinstance(n, Sample)), default=1)
     columns = [n.data if isinstance(n, Sample) else (n,) for n in numbers]
     return Sample(data=tuple(float(work(*(c[i % len(c)] for c in columns))) for i in range(width)), level=level)
 
@@ -193,7 +202,7 @@ def _reduced(
 ) -> tuple[Sample, ...] | None:
     """A row to its statistic, statistics of all rows (alike here) to one number, or a row to that number at once."""
     size = max((t.numel for t in op.outputs), default=0)
-    length = rows.length or len(ROW)
+    length = rows.length or len(x.data)
     to_total = x.level == "statistic" or (rows.length is not None and rows.count > 1 and size == 1)
     if x.level == "total" or (x.level == "statistic" and name not in ("sum", "mean", "amax", "max", "amin", "min")):
         return None
@@ -258,26 +267,38 @@ _ACTIVATIONS: dict[str, Callable[[float], float]] = {
 }
 
 
+OWN_OP = {
+    "sigmoid": "sigmoid", "SiLU": "silu", "Mish": "mish", "softplus": "softplus", "log sigmoid": "log_sigmoid_forward",
+    "hardswish": "hardswish", "GELU (exact)": "gelu", "GELU (tanh)": "gelu",
+}  # fmt: skip
+"""The library's op of an activation."""
+
+
 def _near(found: Sequence[float], wanted: Sequence[float], close: float) -> bool:
     """Equal but for rounding; against the largest where one is near zero (probabilities of long rows are all small)."""
     least = 0.05 * max(abs(b) for b in wanted)
     return all(abs(a - b) <= close * max(least, abs(b)) for a, b in zip(found, wanted, strict=True))
 
 
-def function_of_row(made: Sample, length: int | None) -> str | None:
-    """The library's function that takes the sample row to ``made``, ``None`` if none does.
+def function_of_row(made: Sample, row: Sequence[float], length: int | None) -> str | None:
+    """The library's function that takes the sample ``row`` to ``made``, ``None`` if none does.
 
     ``length`` of the rows that are reduced on the way, ``None`` where none are.
     """
-    if made.level != "row":
-        return None
-    if length is None:
-        found = (n for n, function in _ACTIVATIONS.items() if _near(made.data, [function(x) for x in ROW], _CLOSE))
-        return next(found, None)
-    for name, whole in _ROWS.items():
-        if _near(made.data, whole(ROW, length), _LOOSER.get(name, _CLOSE)):
-            return name
-    return None
+    known = _ACTIVATIONS if length is None else _ROWS
+    return None if made.level != "row" else next((n for n in known if computes(n, made, row, length)), None)
+
+
+def computes(name: str, made: Sample | None, row: Sequence[float], length: int | None) -> bool:
+    """Does the function ``name`` take ``row`` to ``made``? Far out, where most functions are flat, to 1e-5."""
+    if made is None or len(made.data) != len(row):
+        return False
+    if length is not None:
+        return _near(made.data, _ROWS[name](row, length), _LOOSER.get(name, _CLOSE))
+    wanted = [_ACTIVATIONS[name](x) for x in row]
+    if row == ROW:
+        return _near(made.data, wanted, _CLOSE)
+    return all(abs(a - b) <= max(_FLAT, _CLOSE * abs(b)) for a, b in zip(made.data, wanted, strict=True))
 
 
 def is_cross_entropy(made: Sequence[Sample], picked: Sequence[int], length: int) -> float | None:

@@ -16,11 +16,15 @@ from fusionaudit.program.costs import op_root
 from fusionaudit.program.dataflow import Flow, Step, Version
 from fusionaudit.program.rows import axes_of, reduced_dims
 from fusionaudit.rules.row_samples import (
+    FAR,
+    OTHER_ROWS,
+    OWN_OP,
     ROW,
     Operand,
     Pick,
     Rows,
     Sample,
+    computes,
     function_of_row,
     is_cross_entropy,
     is_row_reduction,
@@ -109,17 +113,19 @@ def _roots(flow: Flow, anchor: Step) -> Iterator[tuple[Version, Tensor]]:
 
 
 def _from_root(flow: Flow, value: Version, tensor: Tensor) -> Iterator[Spelled]:
-    closures, found = [_explore(flow, value, tensor, {})], False
-    for spelled in _matches(flow, closures[0]):
+    closure = _explore(flow, value, tensor, {})
+    found = False
+    for spelled in _matches(flow, closure, {}):
         found = True
         yield spelled
-    missing = list(closures[0].missing)
+    missing = list(closure.missing)
     if found or not 0 < len(missing) <= 2:
         return
     for numbers in itertools.product(_CONSTANTS, repeat=len(missing)):
-        tried = _explore(flow, value, tensor, dict(zip(missing, numbers, strict=True)))
+        constants = dict(zip(missing, numbers, strict=True))
+        tried = _explore(flow, value, tensor, constants)
         # Activations have such constants; a softmax of scaled scores is none of the scores.
-        matched = [s for s in _matches(flow, tried) if not any(_reduces(flow.steps[i]) for i in s.members)]
+        matched = [s for s in _matches(flow, tried, constants) if not any(_reduces(flow.steps[i]) for i in s.members)]
         if matched:
             yield from matched
             return
@@ -132,10 +138,11 @@ def _explore(
     constants: Mapping[str, float],
     picked: int = 0,
     length: int | None = None,
+    row: tuple[float, ...] = ROW,
 ) -> _Closure:
     rows = Rows(length=length, count=1 if length is None else tensor.numel // length, picked=picked)
     found = _Closure(
-        rows=rows, root=(value, tensor), samples={value: Sample(data=ROW, level="row")}, made={value: (-1, tensor)},
+        rows=rows, root=(value, tensor), samples={value: Sample(data=row, level="row")}, made={value: (-1, tensor)},
         above={}, missing={}, affine=set(),
     )  # fmt: skip
     first = flow.readers.get(value, ())
@@ -298,8 +305,9 @@ def _measure_rows(step: Step, found: _Closure, given: list[Operand | None]) -> b
     return True
 
 
-def _matches(flow: Flow, closure: _Closure) -> Iterator[Spelled]:
+def _matches(flow: Flow, closure: _Closure, constants: Mapping[str, float]) -> Iterator[Spelled]:
     value, tensor = closure.root
+    elsewhere: dict[tuple[float, ...], _Closure] = {}
     named: dict[int, str] = {}
     for made, sample in closure.samples.items():
         maker, written = closure.made[made]
@@ -307,12 +315,18 @@ def _matches(flow: Flow, closure: _Closure) -> Iterator[Spelled]:
             continue
         members = closure.above[maker]
         reduces = any(_reduces(flow.steps[i]) for i in members)
-        name = function_of_row(sample, closure.rows.length if reduces else None)
+        rows_of = closure.rows.length if reduces else None
+        name = function_of_row(sample, ROW, rows_of)
         if name is None or ("norm" not in name and members & closure.affine):
             continue
-        if reduces and any(_limits(flow.steps[i], tensor) for i in members):
+        further = OTHER_ROWS if reduces else (FAR,)
+        for row in set(further) - set(elsewhere):
+            elsewhere[row] = _explore(flow, value, tensor, constants, row=row)
+        if not all(computes(name, elsewhere[row].samples.get(made), row, rows_of) for row in further):
             continue
         named[maker] = name
+        if any(op_root(flow.steps[i].op) == OWN_OP.get(name) for i in members):
+            continue  # of what a clamp lets through
         works = sum(flow.steps[i].kind not in ("cast", "copy") for i in members)  # casts alone are no spelling
         # What comes after it and changes nothing (a ReLU of a sigmoid) is not part of it, but for a norm's weights.
         again = any(named.get(i) == name for i in members - {maker}) and maker not in closure.affine
@@ -343,13 +357,6 @@ def _matches(flow: Flow, closure: _Closure) -> Iterator[Spelled]:
 
 def _reduces(step: Step) -> bool:
     return step.kind == "softmax" or is_row_reduction(step.op)
-
-
-def _limits(step: Step, whole: Tensor) -> bool:
-    """Caps each element at limits that the sample does not reach; an epsilon below a sum caps none."""
-    capped = op_root(step.op) in ("clamp", "hardtanh", "clamp_min", "clamp_max", "relu6")
-    large = any(t.numel == whole.numel for t in step.op.outputs)
-    return capped and large and any(abs(n) >= 1 for n in map(number, operands(step.op)[1:]) if n is not None)
 
 
 def _picks(step: Step) -> bool:
