@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from builders import DEVICE, eager, op, run, t
+from builders import DEVICE, MEGA, eager, op, run, t
 
 from fusionaudit.rules import fa101, fa104
 
@@ -52,3 +52,14 @@ def test_slow_kernels_behind_a_matmul_save_more_than_their_bytes():
     assert found.evidence["minimum_bytes"] == operands + BYTES
     assert found.saving_ns == 70_000 - one_kernel + 2 * 900
     assert found.saving_ns > DEVICE.transfer_ns(found.avoidable_bytes) + 2 * 900
+
+
+def test_a_share_of_a_step_whose_time_is_not_known_is_not_told() -> None:
+    """A matmul has no predicted time: the report says that the step's is not known, so no finding has a part of it."""
+    chain = (op("exp", [t("x", MEGA)], t("a", MEGA)), op("neg", [t("a", MEGA)], t("b", MEGA)))
+    (known,) = run(fa101, eager(*chain))
+    assert known.evidence["share_of_step"] > 0
+    product = op("mm", [t("p", 64, 64), t("q", 64, 64)], t("r", 64, 64))
+    (found,) = run(fa101, eager(*chain, product))
+    assert found.evidence["share_of_step"] is None
+    assert found.saving_ns == known.saving_ns

@@ -27,7 +27,10 @@ an H200 with the host far ahead, 295 us as one CUDA graph (tests/data/h200/bench
 
 @dataclass(frozen=True, kw_only=True)
 class Worth:
-    """``saving_ns`` per step with its basis (``None``: not known), its share of the step, and the severity."""
+    """``saving_ns`` per step with its basis (``None``: not known), its share of the step, and the severity.
+
+    ``share`` is ``None`` where a kernel of the step has no time of its own: a share of what is not known says nothing.
+    """
 
     severity: Severity
     saving_ns: int | None
@@ -104,7 +107,7 @@ def worth(program: Program, p: Pass, config: Config, *, saving_ns: int | None, a
             severity="warning" if share >= limits.min_time_share else "info",
             saving_ns=saving_ns,
             basis=basis,
-            share=round(share, 4),
+            share=round(share, 4) if p.gpu_time_ns is not None else None,
         )
     moved = p.global_bytes
     large = (
