@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import torch
-from library_spellings import HALF, W, X, named, silent
+from library_spellings import HALF, D, N, Q, W, X, named, rand, silent
 from torch.nn import functional as F  # noqa: N812
+
+COS, SIN = rand(N, D), rand(N, D)
 
 # --- limits that small numbers do not reach
 
@@ -78,3 +80,80 @@ def hardswish_by_hand():
 @named("torch.nn.functional.mish(x)")
 def mish_by_hand():
     return X * torch.tanh(torch.log1p(torch.exp(X)))  # here
+
+
+# --- noise that is no dropout
+
+
+@silent
+def gaussian_noise():
+    noise = torch.randn_like(X) * 0.1
+    return X * (1 + noise), X * torch.empty_like(X).normal_(1.0, 0.1), X * (torch.randn_like(X) / 4).add(1)
+
+
+@silent
+def a_gaussian_mask():
+    return (
+        X * (torch.randn_like(X) > 0.1) / 0.9,
+        X * (torch.randn_like(X) > 0.5).float() * 2,
+        X * torch.randn_like(X).lt(0.9) / 0.9,
+    )
+
+
+@silent
+def noise_of_a_scale():
+    return X * torch.randn_like(X).mul(0.1), X * torch.rand_like(X).div(0.5), X + torch.randn_like(X) * 0.1
+
+
+@silent
+def noise_that_is_compared_with_data():
+    return X * (torch.rand_like(X) < X).float() / 0.9, X * (torch.rand_like(X) < torch.rand_like(X)) / 0.5
+
+
+@silent
+def a_mask_scaled_to_another_share():
+    keep = (torch.rand_like(X) > 0.1).float() / 0.5
+    return X * keep, (X / 0.5) * (torch.rand_like(X) > 0.1), X * torch.empty_like(X).bernoulli_(0.9).mul_(3.0)
+
+
+@silent
+def what_is_left_out_is_kept():
+    return X * (torch.rand_like(X) < 0.1) / 0.9
+
+
+@silent
+def exponential_noise():
+    return X * (torch.empty_like(X).exponential_() > 0.1).float() / 0.9, X * torch.poisson(X.abs()).gt(0.5) / 0.5
+
+
+# --- turns that are no rotation
+
+
+@silent
+def halves_that_are_not_turned():
+    a, b = Q.chunk(2, -1)
+    c, s = COS[:, : D // 2], SIN[:, : D // 2]
+    return (
+        torch.cat((a * c - b * s, a * c + b * s), -1),
+        torch.cat((b * s - a * c, b * c + a * s), -1),
+        torch.cat((b * c + a * s, a * c - b * s), -1),
+        torch.cat((a * c - b * s, b * s + a * c), -1),
+        torch.stack((a * c - b * c, b * s + a * s), -1),
+    )
+
+
+@named("rotary kernel")
+def halves_turned_the_other_way():
+    a, b = Q.chunk(2, -1)
+    c, s = COS[:, : D // 2], SIN[:, : D // 2]
+    return torch.cat((a * c + b * s, b * c - a * s), -1)  # here
+
+
+@named("torch.nn.functional.dropout(x, p)")
+def dropout_of_what_is_scaled():
+    return (X / 0.9) * (torch.rand_like(X) > 0.1)  # here
+
+
+@named("torch.nn.functional.dropout(x, p)")
+def dropout_by_a_tensor_of_probabilities():
+    return X * torch.bernoulli(torch.full_like(X, 0.9)) / 0.9  # here

@@ -18,8 +18,9 @@ from fusionaudit.program.kept import kept
 from fusionaudit.program.model import Pass
 from fusionaudit.program.rows import second_pass
 from fusionaudit.rules.constants import constant_steps
+from fusionaudit.rules.spelled_dropout import dropouts
 from fusionaudit.rules.spelled_rows import Spelled, spelled_rows
-from fusionaudit.rules.spelled_structures import attention, dropouts, fills, forward_readers, gated, rotary
+from fusionaudit.rules.spelled_structures import attention, fills, forward_readers, gated, rotary
 from fusionaudit.tensors import Tensor
 
 _F = "torch.nn.functional"

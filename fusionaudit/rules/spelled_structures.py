@@ -1,4 +1,4 @@
-"""Groups of several tensors that one library kernel does: attention, gated units, rotary embeddings, dropout-adds.
+"""Groups of several tensors that one library kernel does: attention, gated units, rotary embeddings.
 
 All by dataflow: who made an operand, and who else reads it.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from fusionaudit.program.costs import op_root
 from fusionaudit.program.dataflow import Flow, Step, Version
-from fusionaudit.rules.row_samples import number, operands
+from fusionaudit.rules.row_samples import keywords, number, operands
 from fusionaudit.rules.spelled_rows import Spelled, library_step
 from fusionaudit.tensors import Tensor
 from fusionaudit.trace.schema import Op
@@ -41,7 +41,8 @@ def result(step: Step) -> Version | None:
     return step.makes[0][0] if step.makes else None
 
 
-def _only_reader(flow: Flow, step: Step) -> Step | None:
+def only_reader(flow: Flow, step: Step) -> Step | None:
+    """The one forward step that reads what a step makes."""
     made = result(step)
     readers = [] if made is None else forward_readers(flow, made)
     return readers[0] if len(readers) == 1 and not library_step(readers[0]) else None
@@ -205,7 +206,7 @@ def gated(flow: Flow, rows: Sequence[Spelled]) -> Iterator[Spelled]:
             acts.setdefault(step.makes[0][0], ((step.index,), op_root(step.op)))
     for made, (members, act) in acts.items():
         step = flow.steps[max(members)]
-        product = _only_reader(flow, step)
+        product = only_reader(flow, step)
         if product is None or op_root(product.op) != "mul" or not product.makes or len(product.uses) != 2:
             continue
         others = [(v, t) for v, t in product.uses if v != made]
@@ -232,87 +233,6 @@ def _twice(tensor: Tensor) -> tuple[object, ...]:
     return (tensor.shape, tensor.strides)
 
 
-def dropouts(flow: Flow) -> Iterator[Spelled]:
-    """Dropout by hand (a random mask, a product), and dropout, by hand or not, with the residual added to it."""
-    for step in flow.steps:
-        if step.kind != "random" or step.op.phase != "forward" or library_step(step) or not step.makes:
-            continue
-        members = {step.index}
-        end: Step | None = step
-        by_hand = op_root(step.op) != "native_dropout"
-        if by_hand:
-            end = _masked(flow, step, members)
-        if end is None or not end.makes:
-            continue
-        masks = tuple(v for v, _ in end.makes[1:]) if not by_hand else ()
-        after = _only_reader(flow, end)
-        made = end.makes[0]
-        residual = (
-            after is not None and op_root(after.op) == "add" and len(after.uses) == 2 and after.makes
-            and all(t.stored_elements == made[1].stored_elements for _, t in after.uses)
-        )  # fmt: skip
-        if residual and after is not None:
-            results = (after.makes[0][0], *masks)
-            yield Spelled(name="dropout and residual", members=tuple(sorted({*members, after.index})), results=results)
-        elif by_hand:
-            yield Spelled(name="dropout", members=tuple(sorted(members)), results=(made[0],))
-
-
-_OF_MASK = frozenset(
-    {"gt", "lt", "ge", "le", "bernoulli", "_to_copy", "to", "div", "mul", "logical_not", "bitwise_not"}
-)
-
-
-def _masked(flow: Flow, step: Step, members: set[int]) -> Step | None:
-    """The last step of ``x * (rand_like(x) > p) / (1 - p)``; ``None`` where the noise goes anywhere else."""
-    size = step.makes[0][1].numel
-    compared = op_root(step.op) == "bernoulli"
-    kept = number((*operands(step.op), None, None)[1]) if compared else None
-    for _ in range(5):
-        after = _only_reader(flow, step)
-        if after is None or not after.makes or after.makes[0][1].numel != size or size <= 1:
-            return None
-        if op_root(after.op) in ("gt", "lt", "ge", "le"):
-            limit = number((*operands(after.op), None, None)[1])
-            kept = 1 - limit if limit is not None and op_root(after.op) in ("gt", "ge") else limit
-        elif op_root(after.op) in ("logical_not", "bitwise_not") and kept is not None:
-            kept = 1 - kept
-        compared = compared or op_root(after.op) in ("gt", "lt", "ge", "le", "bernoulli")
-        large = [t for t in after.op.inputs if t.numel > 1]
-        if op_root(after.op) in ("mul", "masked_fill") and len(large) >= 2 and compared:
-            if op_root(after.op) == "masked_fill" and number((*operands(after.op), None, None, None)[2]) != 0:
-                return None
-            members.add(after.index)
-            scaled = _only_reader(flow, after)
-            if scaled is not None and op_root(scaled.op) in ("div", "mul") and _by_number(scaled):
-                members.add(scaled.index)
-                kept = 1 - kept if kept is not None and op_root(after.op) == "masked_fill" else kept
-                return scaled if kept is None or _restores(scaled, kept) else None
-            made = step.makes[0][0]
-            operand = next((v for v, _ in after.uses if v != made), None)
-            before = None if operand is None else maker_of(flow, operand)
-            scales = before is not None and op_root(before.op) in ("div", "mul") and _by_number(before)
-            scaled_mask = any(op_root(flow.steps[i].op) in ("div", "mul") for i in members - {after.index})
-            return after if scales or scaled_mask else None
-        if op_root(after.op) not in _OF_MASK or len(large) != 1:
-            return None
-        members.add(after.index)
-        step = after
-    return None
-
-
-def _restores(scaled: Step, kept: float) -> bool:
-    """Divided by the share that a dropout keeps, as far as it is known."""
-    factor = number((*operands(scaled.op), None, None)[1])
-    if factor is None:
-        return True
-    return abs((factor * kept if op_root(scaled.op) == "mul" else factor - kept + 1) - 1) < 1e-2
-
-
-def _by_number(step: Step) -> bool:
-    return any(number(a) is not None for a in operands(step.op)[1:]) or sum(t.numel > 1 for t in step.op.inputs) == 1
-
-
 def rotary(flow: Flow) -> Iterator[Spelled]:
     """Rotary embeddings: halves (or neighbours) of a head turned by an angle each."""
     for step in flow.steps:
@@ -337,7 +257,7 @@ def _complex_turn(flow: Flow, step: Step) -> set[int] | None:
         return None
     if up.makes[0][1].dtype.startswith("complex"):
         return None  # a real number turned is no pair
-    down = _only_reader(flow, step)
+    down = only_reader(flow, step)
     members = {up.index, step.index}
     if down is not None and down.kind == "cast" and down.makes and down.makes[0][1].dtype == up.uses[0][1].dtype:
         members.add(down.index)
@@ -377,23 +297,39 @@ def _rotated_half(flow: Flow, step: Step) -> set[int] | None:
 
 
 def _joined_turns(flow: Flow, step: Step) -> set[int] | None:
-    """``cat(x1 * cos - x2 * sin, x2 * cos + x1 * sin)`` of two parts of one tensor."""
+    """``cat(x1 * cos - x2 * sin, x2 * cos + x1 * sin)`` of two parts of one tensor, or turned the other way."""
     if step.kind != "join" or len(step.uses) != 2:
         return None
     members = {step.index}
-    sources: set[Version] = set()
-    names: set[str] = set()
+    parts: dict[str, list[tuple[_Operand, _Operand]]] = {}
+    places: list[str] = []
     for value, _ in step.uses:
         half = maker_of(flow, value)
         if half is None or op_root(half.op) not in ("add", "sub") or len(half.uses) != 2:
             return None
-        turned = [_turned(flow, v) for v, _ in half.uses]
-        found = [t for t in turned if t is not None]
-        if len(found) != 2 or len(forward_readers(flow, value)) != 1:
+        turned = [t for t in (_turned(flow, v) for v, _ in half.uses) if t is not None]
+        if len(turned) != 2 or len(forward_readers(flow, value)) != 1 or keywords(half.op).get("alpha", 1) != 1:
             return None
-        if found[0][1] == found[1][1] and found[0][2].offset == found[1][2].offset:
-            return None
-        sources |= {t[1] for t in found}
-        names.add(op_root(half.op))
-        members |= {half.index, *(t[0].index for t in found)}
-    return members if len(sources) == 1 and names == {"add", "sub"} else None
+        members |= {half.index, *(t[0].index for t in turned)}
+        places.append(op_root(half.op))
+        parts[places[-1]] = [(_operand(v, t), _factor(s, v, t)) for s, v, t in turned]
+    if set(parts) != {"add", "sub"}:
+        return None
+    (own, cos), (other, sin) = parts["sub"]
+    if own == other or own[0] != other[0] or {(other, cos), (own, sin)} != set(parts["add"]):
+        return None
+    # Each part comes back in its own place.
+    return members if (places[0] == "sub") == (own[1] < other[1]) else None
+
+
+_Operand = tuple[Version | None, int, tuple[object, ...]]
+
+
+def _operand(value: Version, tensor: Tensor) -> _Operand:
+    return value, tensor.offset, _twice(tensor)
+
+
+def _factor(product: Step, value: Version, tensor: Tensor) -> _Operand:
+    """What a product multiplies the operand with."""
+    found = [(v, t) for v, t in product.uses if (v, t) != (value, tensor)]
+    return _operand(*found[0]) if len(found) == 1 else (None, 0, ())
