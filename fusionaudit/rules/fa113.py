@@ -37,8 +37,6 @@ from fusionaudit.rules.split_chains import frame, lines_of
 CODE = "FA113"
 TITLE = "recompilation changed the kernels"
 
-_SIZE = re.compile(r"(size|stride|rank|dim\w*) mismatch|\.size\(\)|\.stride\(\)|\.shape|Eq\(|Ne\(|tensor\.\w*size")
-_ONCE = re.compile(r"GLOBAL_STATE|___check_global_state|grad_mode|is_grad_enabled|requires_grad mismatch|dispatch key")
 _HINT = re.compile(r"torch\._dynamo\.config\.(\w+)")
 
 
@@ -53,13 +51,6 @@ def check(program: Program, config: Config) -> Iterator[Finding]:
             groups[(again.function, where)].append(again)
         for group in groups.values():
             yield _finding(program, p, group, config)
-
-
-def guard_kind(guard: str) -> str:
-    """``size``, ``once`` (a global state that settles) or ``value``."""
-    if _SIZE.search(guard):
-        return "size"
-    return "once" if _ONCE.search(guard) else "value"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +99,7 @@ def _eager_price(program: Program, p: Pass, units: set[str], limit: int) -> _Pri
 
 
 def _finding(program: Program, p: Pass, group: list[Recompile], config: Config) -> Finding:
-    kinds = [guard_kind(r.guard) for r in group]
+    kinds = [r.kind for r in group]
     limit = max((r.limit or 0 for r in group), default=0)
     again = min(len(group), limit - 1) if limit else len(group)  # what came after was given up
     severity: Severity = "info"
@@ -118,7 +109,7 @@ def _finding(program: Program, p: Pass, group: list[Recompile], config: Config) 
     # Small launches do not make compiling again and again a small matter.
     worthwhile = price.saving_ns is not None and price.saving_ns >= config.thresholds.min_saving_ns
     saving = price.saving_ns if worthwhile else None
-    first = next((r for r in group if guard_kind(r.guard) == "value"), group[0])
+    first = next((r for r in group if r.kind == "value"), group[0])
     guard = first.guard.split("#")[0].strip()
     hint = _HINT.search(first.guard)
     remedy = "pass the value as a tensor, or keep it constant"
