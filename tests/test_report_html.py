@@ -236,3 +236,31 @@ def test_one_of_something_is_singular() -> None:
     text = " ".join(Page(render_html(document)).texts)
     assert "bytes of 1 kernel not known" in text
     assert not re.findall(r"\b1 (?:kernels|launches|calls|steps|steady steps|further \w+s|findings)\b", text)
+
+
+def test_labels_of_a_chain_leave_its_curves_free() -> None:
+    """abs is read again at the end, four ops further, and every op in between leaves a result."""
+    shape = {"shape": [1 << 20], "strides": [1], "dtype": "float32"}
+    names = [f"v{i}" for i in range(6)]
+    ops = [
+        {"id": i, "name": "aten.abs.default", "inputs": [{**shape, "storage": names[i]}], "mutated": [],
+         "outputs": [{**shape, "storage": names[i + 1]}]}
+        for i in range(5)
+    ]  # fmt: skip
+    ops[-1]["inputs"].append({**shape, "storage": "v1"})  # type: ignore[attr-defined]
+    outside = {
+        "id": 9,
+        "name": "aten.neg.default",
+        "inputs": [{**shape, "storage": "v3"}],
+        "outputs": [],
+        "mutated": [],
+    }
+    finding = {"op_ids": [o["id"] for o in ops], "kernels": [], "ops": ["aten.abs"] * 5, "evidence": {}}
+    graph = chain_graph(finding, PassIndex({"kernels": [], "ops": [*ops, outside]}))
+    assert graph is not None
+    (curve,) = [e for e in graph.edges if not e.labelled]
+    right = graph.boxes[0].x + graph.boxes[0].width
+    beside = next(s for s in graph.sides if not s.incoming)
+    assert curve.start < beside.y < curve.end
+    assert beside.text_x >= right + curve.reach + 8
+    assert beside.text_x + 7.2 * len(beside.text) <= graph.width

@@ -18,6 +18,8 @@ _MOST_NODES = 8
 _FEW_NODES = 6
 """Ops that are drawn where not all fit: a loop over parameters looks the same after a few turns."""
 _MOST_SIDE = 2
+_LABEL, _LABEL_X, _CHARACTER = 22, 32, 7.2
+"""Characters of a label at most, how far from its box it starts, and a character's width at the page's 12 px."""
 _MOST_KERNELS = 24
 """A finding about more kernels than that is about the step, not about a chain."""
 
@@ -37,7 +39,10 @@ class Box:
 
 @dataclass(frozen=True, kw_only=True)
 class Edge:
-    """A tensor from one box to another. ``through_memory``: written by one kernel, read by another."""
+    """A tensor from one box to another. ``through_memory``: written by one kernel, read by another.
+
+    From ``start`` to ``end`` it is drawn ``reach`` beside the boxes (0: between two of them).
+    """
 
     path: str
     text: str
@@ -46,6 +51,9 @@ class Edge:
     y: int
     through_memory: bool
     labelled: bool
+    start: int = 0
+    end: int = 0
+    reach: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,8 +214,9 @@ def _draw(nodes: list[_Node], more: int, times: int) -> ChainGraph:
         for tensor in node.writes:
             if tensor.get("storage") is not None:
                 writer[tensor["storage"]] = i
+    for i, node in enumerate(nodes):
         if node.leaves:
-            sides += _sides(node.writes, tops[i], incoming_side=False)
+            sides += _sides(node.writes, tops[i], incoming_side=False, beside=_reach(edges, tops[i]))
     note = ", ".join([f"+ {more} more"] * bool(more) + [f"one of {times} such chains"] * (times > 1))
     return ChainGraph(
         boxes=boxes,
@@ -221,15 +230,26 @@ def _draw(nodes: list[_Node], more: int, times: int) -> ChainGraph:
     )
 
 
+def _bend(span: int) -> int:
+    """How far beside the boxes the curve of an edge over so many of them is drawn towards."""
+    return 14 + 8 * min(span, 6)
+
+
+def _reach(edges: list[Edge], top: int) -> int:
+    """How far beside a box the curves come that pass it."""
+    return max((e.reach for e in edges if e.reach and e.start < top + _BOX_HEIGHT and top < e.end), default=0)
+
+
 def _edge(tops: list[int], source: int, target: int, tensor: dict[str, Any], a: _Node, b: _Node) -> Edge:
     y1, y2 = tops[source] + _BOX_HEIGHT, tops[target]
     middle = _BOX_X + _BOX_WIDTH // 2
-    direct = target == source + 1
+    direct, reach = target == source + 1, 0
     if direct:
         path, x, y = f"M{middle} {y1}V{y2 - 3}", middle - 12, (y1 + y2) // 2
     else:
         right = _BOX_X + _BOX_WIDTH
-        bend = right + 14 + 8 * min(target - source, 6)
+        bend = right + _bend(target - source)
+        reach = 3 * _bend(target - source) // 4  # a curve comes so near to its two control points
         start, end = y1 - _BOX_HEIGHT // 2 + 8, y2 + _BOX_HEIGHT // 2 - 8
         path, x, y = f"M{right} {start}C{bend} {start} {bend} {end} {right + 3} {end}", bend, (start + end) // 2
     return Edge(
@@ -240,10 +260,14 @@ def _edge(tops: list[int], source: int, target: int, tensor: dict[str, Any], a: 
         y=y,
         through_memory=not (set(a.kernels) & set(b.kernels)),
         labelled=direct,
+        start=y1,
+        end=y2,
+        reach=reach,
     )
 
 
-def _sides(tensors: list[dict[str, Any]], top: int, *, incoming_side: bool) -> list[Side]:
+def _sides(tensors: list[dict[str, Any]], top: int, *, incoming_side: bool, beside: int = 0) -> list[Side]:
+    """``beside``: how far curves come that labels have to leave free."""
     counts: dict[str, tuple[int, dict[str, Any]]] = {}
     for t in tensors:
         text = w.tensor_text(t["shape"], t["dtype"])
@@ -252,14 +276,16 @@ def _sides(tensors: list[dict[str, Any]], top: int, *, incoming_side: bool) -> l
     left = len(counts) - len(shown)
     out = []
     for i, (text, (count, tensor)) in enumerate(shown):
-        y = top + _BOX_HEIGHT // 2 + (0 if len(shown) == 1 else (-11 if i == 0 else 13))
+        y = top + _BOX_HEIGHT // 2 + (0 if len(shown) == 1 else (-13 if i == 0 else 15))
         size = ", ".join(filter(None, (_size(tensor), f"+{left} more" if left and i == len(shown) - 1 else "")))
-        label = w.shorten(f"{count}x {text}" if count > 1 else text, 22)
+        right = _BOX_X + _BOX_WIDTH
+        text_x = 156 if incoming_side else right + max(_LABEL_X, beside + 12)
+        room = _LABEL if incoming_side else min(_LABEL, int((WIDTH - text_x) / _CHARACTER))
+        label = w.shorten(f"{count}x {text}" if count > 1 else text, room)
         if incoming_side:
-            out.append(Side(x1=162, x2=_BOX_X - 4, y=y, text_x=156, text=label, size=size, incoming=True))
+            out.append(Side(x1=162, x2=_BOX_X - 4, y=y, text_x=text_x, text=label, size=size, incoming=True))
         else:
-            right = _BOX_X + _BOX_WIDTH
-            out.append(Side(x1=right, x2=right + 24, y=y, text_x=right + 32, text=label, size=size, incoming=False))
+            out.append(Side(x1=right, x2=text_x - 8, y=y, text_x=text_x, text=label, size=size, incoming=False))
     return out
 
 
