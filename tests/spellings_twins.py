@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from library_spellings import HALF, D, N, Q, W, X, named, rand, silent
+from library_spellings import HALF, TARGET, WIDE, D, N, Q, W, X, Y, named, rand, silent
 from torch.nn import functional as F  # noqa: N812
 
 COS, SIN = rand(N, D), rand(N, D)
@@ -157,3 +157,37 @@ def dropout_of_what_is_scaled():
 @named("torch.nn.functional.dropout(x, p)")
 def dropout_by_a_tensor_of_probabilities():
     return X * torch.bernoulli(torch.full_like(X, 0.9)) / 0.9  # here
+
+
+# --- targets that are no class, and those that are smoothed
+
+
+@silent
+def weights_of_classes():
+    logp, weights = F.log_softmax(X, 1), torch.ones_like(X)
+    return -(logp * weights.scatter_(1, TARGET[:, None], 2.0)).sum(1).mean()
+
+
+@silent
+def targets_on_data():
+    logp = F.log_softmax(X, 1)
+    return -(logp * Y.scatter(1, TARGET[:, None], 1.0)).sum(1).mean()
+
+
+@named("label_smoothing=0.1004)")
+def smoothed_labels_of_a_scatter():
+    """fairseq and the Annotated Transformer share the rest among the other classes."""
+    logp = F.log_softmax(X, 1)  # here
+    return -(logp * torch.full_like(X, 0.1 / (WIDE - 1)).scatter_(1, TARGET[:, None], 0.9)).sum(1).mean()
+
+
+@named("label_smoothing=0.1)")
+def smoothed_labels_of_one_hot():
+    logp = F.log_softmax(X, 1)  # here
+    return -(logp * (F.one_hot(TARGET, WIDE).float() * 0.9 + 0.1 / WIDE)).sum(1).mean()
+
+
+@named("torch.nn.functional.cross_entropy(logits, target)")
+def labels_of_a_scatter():
+    logp = F.log_softmax(X, 1)  # here
+    return -(logp * torch.zeros_like(X).scatter_(1, TARGET[:, None], 1)).sum(1).mean()

@@ -49,7 +49,11 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Pick:
-    """An operand that picks one element of each row: indices of the target class, or a one-hot row."""
+    """An operand that picks one element of each row: indices of the target class, or a row that is ``hit`` there and
+    ``base`` elsewhere."""
+
+    base: float = 0.0
+    hit: float = 1.0
 
 
 Operand = Sample | Pick | float
@@ -150,11 +154,17 @@ def _sampled(op: Op, found: Sequence[Operand | None], rows: Rows) -> tuple[Sampl
     if isinstance(first, Sample) and name in ("_softmax", "_log_softmax", "softmax", "log_softmax"):
         whole = _ROWS["softmax" if name.endswith("softmax") and "log" not in name else "log_softmax"]
         return (Sample(data=tuple(whole(first.data, rows.length or len(first.data))), level="row"),)
-    if Pick() in found:  # one-hot rows times the row
+    picking = next((f for f in found if isinstance(f, Pick)), None)
+    if picking is not None:  # one-hot rows times the row
         row = next((f for f in found if isinstance(f, Sample) and f.level == "row"), None)
         if name != "mul" or row is None:
             return None
-        return (Sample(data=tuple(x if i == rows.picked else 0.0 for i, x in enumerate(row.data)), level="row"),)
+        # The sample stands for a row that repeats it, in which one element is the target's.
+        data = [x * picking.base for x in row.data]
+        data[rows.picked] += (
+            row.data[rows.picked] * (picking.hit - picking.base) * len(data) / (rows.length or len(data))
+        )
+        return (Sample(data=tuple(data), level="row"),)
     numbers = [f for f in found if isinstance(f, (Sample, float))]
     if not op.arguments and len(numbers) == 1:  # an op log without arguments: an epsilon, a square
         numbers += {"pow": [2.0], "add": [0.0], "clamp": [0.0], "clamp_min": [0.0]}.get(name, [])

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from fusionaudit.program.costs import op_root
 from fusionaudit.program.dataflow import Flow, Step, Version
 from fusionaudit.program.rows import axes_of, reduced_dims
+from fusionaudit.rules.picks import indexes_classes, one_hot, picks_a_class
 from fusionaudit.rules.row_samples import (
     FAR,
     OTHER_ROWS,
@@ -171,7 +172,7 @@ def _admit(flow: Flow, step: Step, found: _Closure, constants: Mapping[str, floa
     for argument in operands(step.op):
         if not (isinstance(argument, dict) and "tensor" in argument):
             if isinstance(argument, list) and any(isinstance(a, dict) and "tensor" in a for a in argument):
-                if not _indexes_classes(step, argument, found):
+                if not indexes_classes(step, argument, found.rows, found.axes):
                     return False
                 given.append(Pick())
             else:
@@ -195,8 +196,10 @@ def _admit(flow: Flow, step: Step, found: _Closure, constants: Mapping[str, floa
         elif _is_weight(step, tensor, found):
             affine = True
             given.append(0.0 if op_root(step.op) == "add" else 1.0)
-        elif _picks_a_class(step, tensor, found) or _is_one_hot(flow, step, value, found):
+        elif picks_a_class(step, tensor, found.rows, found.axes):
             given.append(Pick())
+        elif op_root(step.op) == "mul" and (picked := one_hot(flow, value, found.rows)) is not None:
+            given.append(picked)
         elif op_root(step.op) == "nll_loss_forward":
             given.append(None)
         else:
@@ -223,49 +226,6 @@ def _is_weight(step: Step, tensor: Tensor, found: _Closure) -> bool:
     known = found.rows.length is not None and op_root(step.op) in ("mul", "add")
     known = known and bool(tensor.shape) and tensor.shape[-1] > 1
     return known and tensor.stored_elements == found.rows.length and tensor.dtype.startswith(("float", "bfloat"))
-
-
-def _picks_a_class(step: Step, tensor: Tensor, found: _Closure) -> bool:
-    """The indices of a gather from the dimension that is reduced, one element a row; or a library's target."""
-    if tensor.dtype not in ("int64", "int32"):
-        return False
-    name, source = op_root(step.op), step.op.inputs[0]
-    if name == "nll_loss_forward":
-        return True
-    if name != "gather" or found.axes is None or not step.op.outputs or step.op.outputs[0].numel != found.rows.count:
-        return False
-    dim = next((a for a in operands(step.op)[1:2] if isinstance(a, int)), None)
-    return dim is None or axes_of(source, [dim]) == found.axes
-
-
-def _indexes_classes(step: Step, indices: Sequence[object], found: _Closure) -> bool:
-    """``x[rows, target]``: one element a row, of the dimension that is reduced."""
-    source = step.op.inputs[0]
-    if found.axes is None or not step.op.outputs or step.op.outputs[0].numel != found.rows.count:
-        return False
-    if not all(isinstance(i, dict) and "tensor" in i for i in indices):
-        return False
-    return any(axes_of(source, [d]) == found.axes for d in range(min(len(indices), len(source.shape))))
-
-
-def _is_one_hot(flow: Flow, step: Step, value: Version | None, found: _Closure) -> bool:
-    """A factor that was made from one class index a row: zeros and a scatter, or a comparison with all classes."""
-    for _ in range(3):
-        maker = None if value is None or value not in flow.maker else flow.steps[flow.maker[value]]
-        if op_root(step.op) != "mul" or maker is None or not maker.uses:
-            return False
-        name = op_root(maker.op)
-        if name in ("scatter", "one_hot", "eq", "index_put"):
-            counts = [t.numel for t in maker.op.inputs if t.dtype in ("int64", "int32")]
-            classes = any(
-                v in flow.maker and op_root(flow.steps[flow.maker[v]].op) == "arange" and t.numel == found.rows.length
-                for v, t in maker.uses
-            )
-            return found.rows.count in counts and (name != "eq" or classes)
-        if maker.kind not in ("cast", "copy"):
-            return False
-        value = maker.uses[0][0]
-    return False
 
 
 def _measure_rows(step: Step, found: _Closure, given: list[Operand | None]) -> bool:
