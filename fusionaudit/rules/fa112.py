@@ -34,7 +34,8 @@ from fusionaudit.inductor.model import GraphBreak
 from fusionaudit.program.chains import Chain
 from fusionaudit.program.costs import sum_known
 from fusionaudit.program.model import Pass, Program
-from fusionaudit.rules.judging import compiles_itself, fused_saving_ns, human_bytes, short, worth
+from fusionaudit.rules.chain_findings import saving_of
+from fusionaudit.rules.judging import compiles_itself, human_bytes, short, worth
 from fusionaudit.rules.split_chains import OUTSIDE, Crossing, crossings, kernels_at, of_break, split_at, units_of
 
 CODE = "FA112"
@@ -75,7 +76,7 @@ def _by_line(chain: Chain) -> Crossing:
 def _price(program: Program, eager: Pass, split: Sequence[Crossing]) -> tuple[int | None, int | None]:
     """(bytes, time) that the crossings cost; no more than the chains as one kernel would save."""
     whole = {c.chain.op_ids: c.chain for c in split}.values()
-    saving = sum_known(fused_saving_ns(program, eager, c.kernel_ids, c.minimum_bytes, c.avoidable_bytes) for c in whole)
+    saving = sum_known(saving_of(program, eager, c) for c in whole)
     moved = sum_known(c.nbytes for c in split)
     # Each side is fused by itself already: what is left to save is what crosses, not the whole chain.
     if program.device is not None:
