@@ -93,3 +93,10 @@ def test_a_norms_backward_with_weights_is_two_kernels():
     )
     (found,) = run(fa103, eager(*tiny))
     assert found.saving_ns == DEVICE.launch_ns
+
+
+def test_work_on_the_sums_alone_goes_over_no_row_again():
+    ops = (op("sum", [t("x", *ROWS)], t("s", *ROW)), op("_to_copy", [t("s", *ROW)], t("c", *ROW, dtype="bfloat16")))
+    (found,) = run(fa103, eager(*ops))
+    assert "reduce rows and work on the results" in found.message
+    assert found.avoidable_bytes == 2 * 4 * 16384

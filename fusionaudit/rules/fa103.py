@@ -30,30 +30,41 @@ from collections.abc import Iterator
 
 from fusionaudit.config import Config
 from fusionaudit.findings import Finding
+from fusionaudit.program.chains import Chain
+from fusionaudit.program.costs import op_kind
 from fusionaudit.program.model import Program
 from fusionaudit.rules.chain_findings import chain_findings, chains_of, eager_like
+from fusionaudit.trace.schema import Op
 
 CODE = "FA103"
 TITLE = "reduction followed by elementwise work that one kernel does"
 
-_TEXTS = (
-    (
-        1,
-        "reduce rows and go over the same rows again, which one kernel would do",
-        "torch.compile the expression: a row stays on the chip between its reduction and its use",
+_REMEDY = "torch.compile the expression: a row stays on the chip between its reduction and its use"
+_AGAIN = "torch.compile the expression: what lies between the input and the reduction is computed again, not kept"
+_TEXTS = {
+    "once": ("reduce rows and go over the same rows again, which one kernel would do", _REMEDY),
+    "twice": ("reduce rows and go over them again, which two kernels that each read the input would do", _AGAIN),
+    "results": (
+        "reduce rows and work on the results, which one kernel would do",
+        "torch.compile the expression: the results are worked on before they are written",
     ),
-    (
-        2,
-        "reduce rows and go over them again, which two kernels that each read the input would do",
-        "torch.compile the expression: what lies between the input and the reduction is computed again, not kept",
-    ),
-)
+}
+
+
+def _form(by_id: dict[int, Op], chain: Chain) -> str:
+    """Whether its kernels go over the rows again, and how often they read them."""
+    first, *rest = (by_id[i] for i in chain.op_ids)
+    made = max((t.numel for t in first.outputs), default=0)
+    if op_kind(first) == "reduction" and all(t.numel <= made for op in rest for t in (*op.inputs, *op.outputs)):
+        return "results"
+    return "once" if chain.kernels == 1 else "twice"
 
 
 def check(program: Program, config: Config) -> Iterator[Finding]:
     """One finding for each reduction with its epilogue."""
     for p in eager_like(program):
-        found = [c for c in chains_of(p) if c.kind == "reduction_epilogue"]
-        for kernels, text, remedy in _TEXTS:
-            wanted = [(p, [c for c in found if c.kernels == kernels])]
+        by_id = {op.id: op for op in p.ops}
+        found = [(_form(by_id, c), c) for c in chains_of(p) if c.kind == "reduction_epilogue"]
+        for form, (text, remedy) in _TEXTS.items():
+            wanted = [(p, [c for f, c in found if f == form])]
             yield from chain_findings(CODE, program, config, wanted, text, remedy)
