@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 import library_spellings as spellings  # noqa: E402
+import spellings_attention  # noqa: E402, F401
 import spellings_chains  # noqa: E402, F401
 import spellings_groups  # noqa: E402, F401
 import spellings_loops  # noqa: E402
@@ -40,7 +41,8 @@ pytestmark = [
 
 NAMED = [name for name, (_, call, _) in spellings.CASES.items() if call is not None and call != spellings_loops.BOTH]
 SILENT = [name for name, (_, call, _) in spellings.CASES.items() if call is None]
-MODULES = ["library_spellings", *(f"spellings_{n}" for n in ("chains", "groups", "loops", "rows", "twins"))]
+_PARTS = ("attention", "chains", "groups", "loops", "rows", "twins")
+MODULES = ["library_spellings", *(f"spellings_{part}" for part in _PARTS)]
 
 
 @pytest.fixture(scope="module")

@@ -47,11 +47,12 @@ _TEXT = "work on a matmul's result just after it, which its epilogue could do"
 
 
 def has_loose_bias(by_id: dict[int, Op], chain: Chain) -> bool:
-    """A matmul without bias, then an add of a small (broadcast) tensor."""
+    """A matmul without bias, then an add of one row (what is added to scores of heads is no bias of theirs)."""
     names = roots(chain.ops)
     if not names or names[0] not in ("mm", "bmm", "matmul"):
         return False
-    return any(adds_bias(by_id[op_id]) for op_id in chain.op_ids[1:2])
+    adds = [by_id[op_id] for op_id in chain.op_ids[1:2]]
+    return any(adds_bias(op) and min(t.stored_elements for t in op.inputs) in op.outputs[0].shape[-1:] for op in adds)
 
 
 def _activation(by_id: dict[int, Op], chain: Chain) -> str | None:

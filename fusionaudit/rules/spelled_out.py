@@ -28,6 +28,7 @@ _COMPILE = "torch.compile makes it"
 _QUICK = (
     f"{_F}.gelu(x) where results may change by up to 0.02 (this is its approximation by a sigmoid); or torch.compile"
 )
+_SCALED = f"{_F}.scaled_dot_product_attention(q * scale, k, v, scale=1)"
 CALLS: dict[str, tuple[str, ChainKind]] = {
     "softmax": ("torch.softmax(x, dim)", "reduction_epilogue"),
     "log_softmax": ("torch.log_softmax(x, dim)", "reduction_epilogue"),
@@ -86,7 +87,8 @@ def patterns(p: Pass) -> tuple[Pattern, ...]:
     flow = dataflow(p)
     constant = {s.index for s in constant_steps(p)}
     rows = [s for s in spelled_rows(flow) if s.trailing or "norm" not in s.name]
-    found = [*attention(flow, rows, fills(p.ops)), *gated(flow, rows), *dropouts(flow), *rotary(flow), *rows]
+    dropped = list(dropouts(flow))
+    found = [*attention(flow, rows, fills(p.ops), dropped), *gated(flow, rows), *dropped, *rotary(flow), *rows]
     taken: set[int] = set()
     out: list[Pattern] = []
     for spelled in sorted(found, key=_weight):
@@ -138,7 +140,7 @@ def _moved(flow: Flow, members: Sequence[int]) -> int | None:
 
 
 def _call(spelled: Spelled) -> LibraryCall:
-    call = CALLS[spelled.name][0]
+    call = _SCALED if spelled.scaled else CALLS[spelled.name][0]
     if spelled.smoothing > 0:
         call = call[:-1] + f", label_smoothing={spelled.smoothing:g})"
     return LibraryCall(name=spelled.name, call=call)
@@ -176,6 +178,8 @@ def _forward(flow: Flow, spelled: Spelled) -> Pattern | None:
     if spelled.name == "cross entropy":
         # The library's own is log_softmax, which keeps its rows for backward, and nll_loss.
         more.append(max((t.nbytes or 0 for _, t in inputs), default=0))
+    if spelled.scaled:  # the queries, which are as large as the result, read and written once more
+        more.append(2 * sum(t.nbytes or 0 for _, t in outputs))
     return _pattern(flow, spelled, steps, inputs, outputs, more) if outputs else None
 
 

@@ -51,13 +51,17 @@ _CONSTANTS = (2**0.5, 0.5**0.5, 0.7978845608, 0.044715, 0.5, 1.0, 2.0, 3.0, 1.70
 
 @dataclass(frozen=True, kw_only=True)
 class Spelled:
-    """Steps (indices) that spell ``name`` out, the views that go in and the result."""
+    """Steps (indices) that spell ``name`` out, the views that go in and the result.
+
+    ``scaled``: attention whose queries have to be scaled before the call.
+    """
 
     name: str
     members: tuple[int, ...]
     results: tuple[Version, ...]
     smoothing: float = 0.0
     trailing: bool = True
+    scaled: bool = False
 
 
 @dataclass(kw_only=True)

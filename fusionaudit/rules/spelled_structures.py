@@ -59,12 +59,15 @@ def fills(ops: Iterable[Op]) -> dict[str, float]:
     return out
 
 
-def attention(flow: Flow, rows: Sequence[Spelled], filled: Mapping[str, float]) -> Iterator[Spelled]:
+def attention(
+    flow: Flow, rows: Sequence[Spelled], filled: Mapping[str, float], dropped: Iterable[Spelled] = ()
+) -> Iterator[Spelled]:
     """``softmax(q @ k.T * scale + mask) @ v``, whatever softmax it is, with dropout on its result or without.
 
-    ``filled`` as :func:`fills` says.
+    ``filled`` as :func:`fills` says; ``dropped``: dropouts by hand.
     """
     softmaxes = {s.results[0]: s.members for s in rows if s.name == "softmax"}
+    drops = {i: s for s in dropped if s.name == "dropout" for i in s.members}
     for step in flow.steps:
         if op_root(step.op) in ("_softmax", "softmax") and step.op.phase == "forward" and step.makes:
             softmaxes.setdefault(step.makes[0][0], (step.index,))
@@ -72,8 +75,9 @@ def attention(flow: Flow, rows: Sequence[Spelled], filled: Mapping[str, float]) 
         inside = set(members)
         entering = [(v, t) for i in members for v, t in flow.steps[i].uses if flow.maker.get(v) not in inside]
         scores = max(entering, key=lambda e: e[1].numel, default=None)
-        before = None if scores is None else _scores(flow, scores[0], inside, filled)
-        after = _weighted(flow, made, flow.steps[max(members)])
+        axis = _axis(flow.steps[max(members)])
+        before = None if scores is None else _scores(flow, scores[0], inside, filled, axis)
+        after = _weighted(flow, made, axis, drops)
         if before is None or after is None:
             continue
         inside |= before | after
@@ -81,12 +85,17 @@ def attention(flow: Flow, rows: Sequence[Spelled], filled: Mapping[str, float]) 
         copies = _copies(flow, [flow.steps[min(before)], product], inside)
         found = result(product)
         if found is not None and all(t.dtype != "float64" for _, t in product.makes):
-            yield Spelled(name="attention", members=tuple(sorted(inside | copies)), results=(found,))
+            scaled = any(_scales_rows(flow.steps[i], axis) for i in before)
+            whole = tuple(sorted(inside | copies))
+            yield Spelled(name="attention", members=whole, results=(found,), scaled=scaled)
 
 
-def _scores(flow: Flow, value: Version, inside: set[int], filled: Mapping[str, float]) -> set[int] | None:
+def _scores(
+    flow: Flow, value: Version, inside: set[int], filled: Mapping[str, float], axis: int | None
+) -> set[int] | None:
     """From the softmax's input back to the product of queries and keys."""
     found: set[int] = set()
+    scaled = False
     for _ in range(_DEEPEST):
         step = maker_of(flow, value)
         if step is None or any(r.index not in inside | found for r in forward_readers(flow, value)):
@@ -98,11 +107,33 @@ def _scores(flow: Flow, value: Version, inside: set[int], filled: Mapping[str, f
             return None
         size = step.makes[0][1].numel
         whole = [v for v, t in step.uses if t.stored_elements == size and maker_of(flow, v) is not None]
-        paths = [v for v in whole if _is_product(flow, v)]
-        if len(paths) != 1 or not _as_sdpa(step, paths[0], filled):
+        paths = {v: made for v in whole if (made := _product_of(flow, v)) is not None}
+        if len(paths) > 1 and op_root(step.op) == "add":  # a bias that is a projection of each pair
+            paths = {v: made for v, made in paths.items() if op_root(made.op) != "mm"}
+        scores = next(iter(paths), None)
+        if scores is None or len(paths) > 1:
             return None
-        value = paths[0]
+        scaled = scaled or _scales_rows(step, axis)
+        if not _scales_rows(step, axis) and not _as_sdpa(step, scores, filled):
+            return None
+        if scaled and op_root(step.op) in ("add", "sub"):
+            return None  # a bias that is scaled as well
+        value = scores
     return None
+
+
+def _scales_rows(step: Step, axis: int | None) -> bool:
+    """Multiplies scores with what all keys of a query share (a learned number for each head): the query can have it.
+
+    ``axis``: the stride of keys."""
+    tensors = step.op.inputs
+    if op_root(step.op) not in ("mul", "div") or len(tensors) != 2 or axis is None or not step.makes:
+        return False
+    made, other = step.makes[0][1], min(tensors, key=lambda t: t.stored_elements)
+    if other.numel <= 1 or (op_root(step.op) == "div" and other is not tensors[1]):
+        return False
+    keys = [d - len(made.shape) for d, n in enumerate(made.shape) if made.strides[d] == axis and n > 1]
+    return len(keys) == 1 and (-keys[0] > len(other.shape) or other.shape[keys[0]] == 1 or other.strides[keys[0]] == 0)
 
 
 def _as_sdpa(step: Step, scores: Version, filled: Mapping[str, float]) -> bool:
@@ -128,27 +159,28 @@ def _as_sdpa(step: Step, scores: Version, filled: Mapping[str, float]) -> bool:
     return fill is not None and fill <= _MASKED
 
 
-def _is_product(flow: Flow, value: Version) -> bool:
-    """Made by a matrix product, through what is done to scores."""
+def _product_of(flow: Flow, value: Version) -> Step | None:
+    """The matrix product that it was made by, through what is done to scores."""
     for _ in range(_DEEPEST):
         step = maker_of(flow, value)
-        if step is None:
-            return False
-        if op_root(step.op) in _PRODUCTS:
-            return True
+        if step is None or op_root(step.op) in _PRODUCTS:
+            return step
         if op_root(step.op) not in _ON_SCORES or not step.uses:
-            return False
+            return None
         value = max(step.uses, key=lambda u: u[1].stored_elements)[0]
-    return False
+    return None
 
 
-def _weighted(flow: Flow, value: Version, softmax: Step) -> set[int] | None:
+def _weighted(flow: Flow, value: Version, axis: int | None, drops: Mapping[int, Spelled]) -> set[int] | None:
     """From the softmax's result on to the product with the values, which sums over what the softmax normalised."""
     found: set[int] = set()
-    axis = _axis(softmax)
-    step = softmax
     for _ in range(_DEEPEST):
         readers = forward_readers(flow, value)
+        drop = drops.get(readers[0].index) if readers else None
+        if drop is not None and all(r.index in drop.members for r in readers):  # rand_like looks at its shape
+            found.update(drop.members)
+            value = drop.results[0]
+            continue
         if len(readers) != 1:
             return None
         step = readers[0]
