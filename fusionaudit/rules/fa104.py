@@ -5,7 +5,8 @@ What: elementwise work on just what a matmul or convolution wrote, as further ke
 Why it costs: the result is written, read and written again. For small inner sizes that is as much traffic as the
 matmul itself; for large ones it disappears beside the FLOPs.
 
-How it is measured: from dataflow; avoidable are the matmul's result written and read in between. Only a separate bias
+How it is measured: from dataflow; avoidable are the matmul's result written and read in between. What feeds the matmul
+(a prologue), and what spreads its result over more elements, is no part of it. Only a separate bias
 add is a warning, because one library call takes it in; activations and residuals are information, since cuBLAS fuses
 few of them and Inductor only tries under max-autotune. An activation that is written out by hand is FA101's, with its
 own bytes; what is left here is the matmul's result in between.
