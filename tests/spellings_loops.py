@@ -83,6 +83,20 @@ def adamw_lerp():
         p.sub_(m / (v.sqrt() + 1e-8) * 0.001)
 
 
+@loop("torch.optim.RMSprop with foreach=True (it has no fused form)")
+def rmsprop_by_hand():
+    for p, v in zip(PARAMETERS, SECOND, strict=True):
+        v.mul_(0.99).addcmul_(p.grad, p.grad, value=0.01)  # here
+        p.addcdiv_(p.grad, v.sqrt().add_(1e-8), value=-0.01)
+
+
+@loop("torch.optim.Adagrad with foreach=True, or fused=True (on CUDA from torch 2.13 on)")
+def adagrad_by_hand():
+    for p, v in zip(PARAMETERS, SECOND, strict=True):
+        v.add_(p.grad**2)  # here
+        p.sub_(0.01 * p.grad / (v + 1e-10) ** 0.5)
+
+
 @loop(CLIP)
 def clip_norms_in_a_loop():
     total = torch.zeros((), device=DEVICE)

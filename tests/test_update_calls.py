@@ -35,24 +35,40 @@ def adaptive(i: int, over: str) -> list[Op]:
 def test_adam_divides_an_average_and_rmsprop_the_gradient() -> None:
     assert "torch.optim.AdamW" in remedies([o for i in range(N) for o in adaptive(i, "m")])
     said = remedies([o for i in range(N) for o in adaptive(i, "g")])
-    assert "torch.optim.RMSprop (Adagrad" in said
-    assert "Adam " not in said
+    assert "torch.optim.RMSprop with foreach=True" in said
+    assert "Ada" not in said
 
 
-def test_rmsprop_out_of_place() -> None:
-    """``p.sub_(lr * g / v.sqrt())`` with ``v.add_(g ** 2)``."""
+def out_of_place(*, decay: bool) -> list[Op]:
+    """``p.sub_(lr * g / v.sqrt())`` with ``v.add_(g ** 2)``, or ``v = 0.9 * v + 0.1 * g ** 2``."""
     ops = []
     for i in range(N):
-        p, g, v, d, s, u, q = (t(f"{name}{i}", MEGA, parameter=name == "p") for name in "pgvdsuq")
+        p, g, v, d, s, u, q, a, b, w = (t(f"{name}{i}", MEGA, parameter=name == "p") for name in "pgvdsuqabw")
+        ops.append(op("aten.pow.Tensor_Scalar", [g], q, arguments=(FIRST, 2)))
+        if decay:
+            ops.append(op("aten.mul.Tensor", [v], a, arguments=(FIRST, 0.9)))
+            ops.append(op("aten.mul.Tensor", [q], b, arguments=(FIRST, 0.1)))
+            ops.append(op("aten.add.Tensor", [a, b], w))
+        else:
+            ops.append(op("aten.add_.Tensor", [v, q], v, mutated=[0]))
         ops += [
-            op("aten.pow.Tensor_Scalar", [g], q),
-            op("aten.add_.Tensor", [v, q], v, mutated=[0]),
             op("aten.mul.Tensor", [g], s, arguments=(FIRST, 0.01)),
-            op("aten.sqrt.default", [v], d),
+            op("aten.sqrt.default", [w if decay else v], d),
             op("aten.div.Tensor", [s, d], u),
             op("aten.sub_.Tensor", [p, u], p, mutated=[0]),
         ]
-    assert "torch.optim.RMSprop" in remedies(ops)
+    return ops
+
+
+def test_rmsprop_forgets_squares_and_adagrad_adds_them_up() -> None:
+    """Each with the flags that its class has."""
+    rmsprop, adagrad = remedies(out_of_place(decay=True)), remedies(out_of_place(decay=False))
+    assert "torch.optim.RMSprop with foreach=True (it has no fused form)" in rmsprop
+    assert "Adagrad" not in rmsprop
+    assert "torch.optim.Adagrad with foreach=True, or fused=True (on CUDA from torch 2.13 on)" in adagrad
+    assert "RMSprop" not in adagrad
+    added = [o for i in range(N) for o in adaptive(i, "g") if o.name != "aten.mul_.Tensor"]
+    assert "torch.optim.Adagrad" in remedies(added)
 
 
 @pytest.mark.parametrize(("other", "clips"), [("g", True), ("l", False)])

@@ -10,6 +10,7 @@ from fusionaudit.program.costs import op_root
 from fusionaudit.rules.averages import is_average
 from fusionaudit.rules.library_ops import CLIP, optimizer_form, roots
 from fusionaudit.rules.repeats import Loop
+from fusionaudit.rules.row_samples import number, operands
 from fusionaudit.trace.schema import Op
 
 _NORMS = frozenset({"norm", "linalg_vector_norm"})
@@ -19,7 +20,8 @@ _SGD = "torch._foreach_add_(parameters, gradients, alpha=-lr), or torch.optim.SG
 _ONE_ADD = "; in the loop, p.add_(p.grad, alpha=-lr) is one kernel"
 _MOMENTUM = "torch.optim.SGD(parameters, lr, momentum=m, fused=True), or foreach=True of it"
 _ADAM = "torch.optim.AdamW (or Adam) with fused=True, or foreach=True of it"
-_SQUARES = "torch.optim.RMSprop (Adagrad where the squares only add up) with foreach=True, or torch.compile the update"
+_RMSPROP = "torch.optim.RMSprop with foreach=True (it has no fused form), or torch.compile the update"
+_ADAGRAD = "torch.optim.Adagrad with foreach=True, or fused=True (on CUDA from torch 2.13 on)"
 _NORM = "torch._foreach_norm(tensors)"
 _FOREACH = "torch._foreach_* over the list of tensors"
 _ALL = "one kernel; or, for all tensors at once, what FA106 says"
@@ -46,11 +48,9 @@ def update_call(loop: Loop, others: Sequence[Loop]) -> UpdateCall:
     if loop.gradients and names <= {"mul", "div"} and any(_measures(o) and o.gradients for o in others):
         return UpdateCall(call=CLIP, whole=False)
     if {"sqrt", "pow"} & names and {"addcdiv", "div"} & names:
-        return (
-            UpdateCall(call=_SQUARES, whole=False)
-            if _divides_gradients(loop.ops)
-            else UpdateCall(call=_ADAM, whole=True)
-        )
+        if not _divides_gradients(loop.ops):
+            return UpdateCall(call=_ADAM, whole=True)
+        return UpdateCall(call=_RMSPROP if _squares_decay(loop.ops) else _ADAGRAD, whole=False)
     if not loop.gradients and is_average(loop.ops):
         return UpdateCall(call=_EMA, whole=True)
     if loop.gradients and loop.writes and names <= {"mul", "add", "sub", "_to_copy", "copy", "neg", "clone"}:
@@ -92,6 +92,29 @@ def _divides_gradients(ops: Sequence[Op]) -> bool:
             over = op.inputs[1 if root == "addcdiv" else 0].storage
             if origin.get(over, over) in squared:
                 return True
+    return False
+
+
+def _squares_decay(ops: Sequence[Op]) -> bool:
+    """The sum of squares under the root forgets (RMSprop): it is scaled, or taken into an average; else Adagrad."""
+    squares: set[str | None] = set()
+    under: set[str | None] = set()
+    for op in ops:
+        root = op_root(op)
+        if root in ("sqrt", "rsqrt") or (root == "pow" and number((*operands(op), None, None)[1]) in (0.5, -0.5)):
+            under.add(op.inputs[0].storage)
+        elif root in ("pow", "square", "mul") and _squared([op]):
+            squares.update(o.storage for o in op.outputs)
+    for op in reversed(ops):
+        if not under.intersection(o.storage for o in op.outputs):
+            continue
+        if op_root(op) == "lerp":
+            return True
+        large = [t.storage for t in op.inputs if t.numel > 1]
+        if op_root(op) in ("mul", "div") and len(large) == 1 and large[0] not in squares:
+            return True
+        if op_root(op) in ("add", "addcmul"):
+            under.update(large)
     return False
 
 
