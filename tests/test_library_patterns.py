@@ -21,6 +21,7 @@ import spellings_attention  # noqa: E402, F401
 import spellings_chains  # noqa: E402, F401
 import spellings_groups  # noqa: E402, F401
 import spellings_loops  # noqa: E402
+import spellings_losses  # noqa: E402, F401
 import spellings_rows  # noqa: E402, F401
 import spellings_twins  # noqa: E402, F401
 from builders import eager, program  # noqa: E402
@@ -41,7 +42,7 @@ pytestmark = [
 
 NAMED = [name for name, (_, call, _) in spellings.CASES.items() if call is not None and call != spellings_loops.BOTH]
 SILENT = [name for name, (_, call, _) in spellings.CASES.items() if call is None]
-_PARTS = ("attention", "chains", "groups", "loops", "rows", "twins")
+_PARTS = ("attention", "chains", "groups", "loops", "losses", "rows", "twins")
 MODULES = ["library_spellings", *(f"spellings_{part}" for part in _PARTS)]
 
 

@@ -47,7 +47,7 @@ def one_hot(flow: Flow, value: Version | None, rows: Rows) -> Pick | None:
     if found is None or found.base == 0:
         return found
     whole = found.hit + found.base * ((rows.length or 1) - 1)
-    return found if abs(whole - 1) < _CLOSE else None  # else it weighs the classes
+    return found if abs(abs(whole) - 1) < _CLOSE else None  # else it weighs the classes
 
 
 def _one_hot(flow: Flow, value: Version | None, rows: Rows, longest: int) -> Pick | None:

@@ -311,12 +311,12 @@ def computes(name: str, made: Sample | None, row: Sequence[float], length: int |
     return all(abs(a - b) <= max(_FLAT, _CLOSE * abs(b)) for a, b in zip(made.data, wanted, strict=True))
 
 
-def is_cross_entropy(made: Sequence[Sample], picked: Sequence[int], length: int) -> float | None:
-    """Is this the loss of the target class, and with how much label smoothing? ``made``: one sample for each pick.
+def is_cross_entropy(made: Sequence[Sample], picked: Sequence[int], row: Sequence[float], length: int) -> float | None:
+    """Is this the loss of the target class, and with how much label smoothing? ``made``: of ``row``, one for each pick.
 
     Any factor is fine (a mean or a sum over rows, a sign that comes later).
     """
-    logs = _log_softmax(ROW, length)
+    logs = _log_softmax(row, length)
     mean = sum(logs) / len(logs)
     (a, b, c), (ya, yb, yc) = (logs[k] for k in picked[:3]), (m.data[0] for m in made[:3])
     close = _LOOSER["log_softmax"]

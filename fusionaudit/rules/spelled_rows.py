@@ -45,6 +45,7 @@ _FURTHEST = 9
 """Ops from the tensor to the anchor: the cubic of GELU by tanh takes seven."""
 _LARGEST = 48
 _PICKED = (0, 3, 5)
+_SAME = 5e-3
 _CONSTANTS = (2**0.5, 0.5**0.5, 0.7978845608, 0.044715, 0.5, 1.0, 2.0, 3.0, 1.702)
 """What a tensor of one element may hold in these expressions; its value was not recorded."""
 
@@ -301,20 +302,24 @@ def _matches(flow: Flow, closure: _Closure, constants: Mapping[str, float]) -> I
     if closure.rows.length is None or not any(_picks(flow.steps[i]) for i in closure.above):
         return
     length = closure.rows.length
-    others = [_explore(flow, value, tensor, {}, k, length) for k in _PICKED]
+    others = {row: [_explore(flow, value, tensor, {}, k, length, row) for k in _PICKED] for row in (ROW, OTHER_ROWS[0])}
     for made in picking:
         maker = closure.made[made][0]
         members = closure.above[maker]
         # A gather of log-probabilities alone is no loss yet.
         if len(members) < 3 or members & closure.affine or not any(_picks(flow.steps[i]) for i in members):
             continue
-        if any(made not in o.samples for o in others):
+        if any(made not in o.samples for explored in others.values() for o in explored):
             continue
         # The library's own form of the loss: log_softmax and nll_loss.
         if any(op_root(flow.steps[i].op).startswith("nll_loss") for i in members):
             continue
-        smoothing = is_cross_entropy([o.samples[made] for o in others], _PICKED, length)
-        if smoothing is not None:
+        shares = [
+            is_cross_entropy([o.samples[made] for o in ours], _PICKED, row, length) for row, ours in others.items()
+        ]
+        smoothing, elsewise = shares
+        # A temperature looks like smoothing on one row alone.
+        if smoothing is not None and elsewise is not None and abs(smoothing - elsewise) < _SAME:
             cut = _without_casts(flow, closure, members)
             yield Spelled(name="cross entropy", members=cut, results=(made,), smoothing=round(smoothing, 4))
 
