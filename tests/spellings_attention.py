@@ -78,6 +78,30 @@ def bias_of_pairs():
     return torch.softmax(scores, dim=-1) @ v
 
 
+FLEX = "flex_attention(q, k, v, score_mod), under torch.compile"
+
+
+@named(FLEX)
+def capped_scores():
+    """Gemma's."""
+    s = torch.tanh(Q @ K.transpose(-2, -1) * D**-0.5 / 30) * 30  # here
+    return torch.softmax(s + ADDED, dim=-1) @ V
+
+
+@named(FLEX, grad=True)
+def clamped_scores():
+    q, k, v = wants(Q, K, V)
+    s = (q @ k.transpose(-2, -1) * D**-0.5).clamp(-10, 10)  # here
+    return torch.softmax(s, -1) @ v
+
+
+@silent
+def capped_scores_and_dropout():
+    """FlexAttention has none."""
+    s = torch.tanh(Q @ K.transpose(-2, -1) / 30) * 30
+    return F.dropout(torch.softmax(s, -1), 0.1) @ V
+
+
 # --- what SDPA cannot compute, and what it is not told
 
 

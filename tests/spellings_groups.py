@@ -284,11 +284,6 @@ def an_attention_with_two_products():
     return w @ V
 
 
-@silent
-def a_capped_attention():
-    return torch.softmax(torch.tanh(Q @ K.transpose(-2, -1) / 30) * 30, dim=-1) @ V
-
-
 # --- what SDPA cannot compute
 
 SQUARE = rand(B, H, N, N)
@@ -298,11 +293,6 @@ SQUARE = rand(B, H, N, N)
 def an_attention_masked_by_a_tensor():
     s = Q @ K.transpose(-2, -1) * D**-0.5  # here
     return torch.softmax(torch.where(CAUSAL > 0, s, torch.full((), -1e9, device=DEVICE)), -1) @ V
-
-
-@silent
-def clamped_scores():
-    return torch.softmax((Q @ K.transpose(-2, -1) * D**-0.5).clamp(-10, 10), -1) @ V
 
 
 @silent

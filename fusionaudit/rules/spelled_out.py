@@ -28,7 +28,11 @@ _COMPILE = "torch.compile makes it"
 _QUICK = (
     f"{_F}.gelu(x) where results may change by up to 0.02 (this is its approximation by a sigmoid); or torch.compile"
 )
-_SCALED = f"{_F}.scaled_dot_product_attention(q * scale, k, v, scale=1)"
+_FORMS: dict[str, str] = {
+    "scaled": f"{_F}.scaled_dot_product_attention(q * scale, k, v, scale=1)",
+    "flex": "torch.nn.attention.flex_attention.flex_attention(q, k, v, score_mod), under torch.compile",
+}
+"""Of attention that takes more than SDPA's own scale and mask."""
 CALLS: dict[str, tuple[str, ChainKind]] = {
     "softmax": ("torch.softmax(x, dim)", "reduction_epilogue"),
     "log_softmax": ("torch.log_softmax(x, dim)", "reduction_epilogue"),
@@ -140,7 +144,7 @@ def _moved(flow: Flow, members: Sequence[int]) -> int | None:
 
 
 def _call(spelled: Spelled) -> LibraryCall:
-    call = _SCALED if spelled.scaled else CALLS[spelled.name][0]
+    call = _FORMS.get(spelled.form, CALLS[spelled.name][0])
     if spelled.smoothing > 0:
         call = call[:-1] + f", label_smoothing={spelled.smoothing:g})"
     return LibraryCall(name=spelled.name, call=call)
@@ -178,7 +182,7 @@ def _forward(flow: Flow, spelled: Spelled) -> Pattern | None:
     if spelled.name == "cross entropy":
         # The library's own is log_softmax, which keeps its rows for backward, and nll_loss.
         more.append(max((t.nbytes or 0 for _, t in inputs), default=0))
-    if spelled.scaled:  # the queries, which are as large as the result, read and written once more
+    if spelled.form == "scaled":  # the queries, which are as large as the result, read and written once more
         more.append(2 * sum(t.nbytes or 0 for _, t in outputs))
     return _pattern(flow, spelled, steps, inputs, outputs, more) if outputs else None
 

@@ -11,6 +11,7 @@ import heapq
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from fusionaudit.program.costs import op_root
 from fusionaudit.program.dataflow import Flow, Step, Version
@@ -50,11 +51,15 @@ _CONSTANTS = (2**0.5, 0.5**0.5, 0.7978845608, 0.044715, 0.5, 1.0, 2.0, 3.0, 1.70
 """What a tensor of one element may hold in these expressions; its value was not recorded."""
 
 
+AttentionForm = Literal["", "scaled", "flex"]
+"""SDPA as it is, of queries that are scaled before it, or FlexAttention."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Spelled:
     """Steps (indices) that spell ``name`` out, the views that go in and the result.
 
-    ``scaled``: attention whose queries have to be scaled before the call.
+    ``form``: of attention, which call does it.
     """
 
     name: str
@@ -62,7 +67,7 @@ class Spelled:
     results: tuple[Version, ...]
     smoothing: float = 0.0
     trailing: bool = True
-    scaled: bool = False
+    form: AttentionForm = ""
 
 
 @dataclass(kw_only=True)

@@ -10,13 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fusionaudit.program.costs import op_root
 from fusionaudit.program.dataflow import Flow, Step, Version
 from fusionaudit.rules.row_samples import keywords, number, operands
-from fusionaudit.rules.spelled_rows import Spelled, library_step
+from fusionaudit.rules.spelled_rows import AttentionForm, Spelled, library_step
 from fusionaudit.tensors import Tensor
 from fusionaudit.trace.schema import Op
 
 _PRODUCTS = frozenset({"bmm", "baddbmm", "mm"})
 _COPIES = frozenset({"_to_copy", "to", "clone", "copy"})
-_ON_SCORES = _COPIES | {"mul", "div", "add", "sub", "masked_fill", "where", "maximum"}
+_CAPS = frozenset({"tanh", "clamp", "hardtanh"})
+"""What FlexAttention's ``score_mod`` does to scores and SDPA does not."""
+_ON_SCORES = _COPIES | _CAPS | {"mul", "div", "add", "sub", "masked_fill", "where", "maximum"}
 _ON_WEIGHTS = _COPIES | {"mul", "div", "native_dropout", "nan_to_num"}
 _MASKED = -1e4
 """What scores are set to where attention must not look; a softmax leaves nothing of it."""
@@ -84,10 +86,14 @@ def attention(
         product = flow.steps[max(after)]
         copies = _copies(flow, [flow.steps[min(before)], product], inside)
         found = result(product)
+        form: AttentionForm = "scaled" if any(_scales_rows(flow.steps[i], axis) for i in before) else ""
+        if any(op_root(flow.steps[i].op) in _CAPS for i in before):
+            form = "flex"
+        if form == "flex" and any(flow.steps[i].kind == "random" for i in after):
+            continue  # it has no dropout
         if found is not None and all(t.dtype != "float64" for _, t in product.makes):
-            scaled = any(_scales_rows(flow.steps[i], axis) for i in before)
             whole = tuple(sorted(inside | copies))
-            yield Spelled(name="attention", members=whole, results=(found,), scaled=scaled)
+            yield Spelled(name="attention", members=whole, results=(found,), form=form)
 
 
 def _scores(
@@ -142,7 +148,7 @@ def _as_sdpa(step: Step, scores: Version, filled: Mapping[str, float]) -> bool:
     mine = {id(t) for v, t in step.uses if v == scores}
     tensors = [step.op.inputs[a["tensor"]] if isinstance(a, dict) and "tensor" in a else None for a in arguments]
     at = [i for i, t in enumerate(tensors) if t is not None and id(t) in mine]
-    if name in _COPIES:
+    if name in _COPIES or name in _CAPS:
         return True
     if len(at) != 1:
         return False
