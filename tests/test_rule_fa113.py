@@ -71,5 +71,23 @@ def test_past_the_limit_the_function_costs_what_its_eager_chains_do():
     assert "compiled 7 times more" in found.message, "of eight versions seven came later; the eighth try was given up"
 
 
+def test_a_librarys_pattern_and_what_is_around_it_are_in_the_price():
+    """``x * sigmoid(x) * 2``: three kernels that move seven tensors, one that moves two."""
+    x, s, y, z = (t(name, N) for name in "xsyz")
+    first, second = {"tensor": 0}, {"tensor": 1}
+    ops = [
+        op("aten.sigmoid.default", [x], s, at=3, arguments=(first,)),
+        op("aten.mul.Tensor", [x, s], y, at=3, arguments=(first, second)),
+        op("aten.mul.Tensor", [y], z, at=3, arguments=(first, 2.0)),
+    ]
+    version_of_it = version(0, "a")
+    ran = replace(compiled(version_of_it), log=replace(again(limit=8), graphs=(version_of_it,)))
+    (found,) = run(fa113, eager(*ops), ran)
+    assert (found.avoidable_bytes, found.evidence["more_launches"]) == (5 * 4 * N, 2)
+    alone = eager(*ops[:2])
+    (less,) = run(fa113, alone, ran)
+    assert found.saving_ns > less.saving_ns > 0
+
+
 def test_silent_without_recompiles():
     assert not run(fa113, eager(name="compiled"))
