@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import torch
-from library_spellings import HALF, TARGET, WIDE, D, N, Q, W, X, Y, named, rand, silent
+from library_spellings import DEVICE, HALF, TARGET, WIDE, D, N, Q, W, X, Y, named, rand, silent
+from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 COS, SIN = rand(N, D), rand(N, D)
@@ -191,3 +192,24 @@ def smoothed_labels_of_one_hot():
 def labels_of_a_scatter():
     logp = F.log_softmax(X, 1)  # here
     return -(logp * torch.zeros_like(X).scatter_(1, TARGET[:, None], 1)).sum(1).mean()
+
+
+# --- numbers that are learned or given
+
+
+BETA, SCALE = nn.Parameter(torch.ones((), device=DEVICE)), torch.tensor(0.5, device=DEVICE)
+
+
+@silent
+def swish_of_a_learned_beta():
+    return X * torch.sigmoid(BETA * X)
+
+
+@silent
+def swish_of_a_given_beta():
+    return X * torch.sigmoid(X * SCALE)
+
+
+@silent
+def gelu_of_a_learned_slope():
+    return X * 0.5 * (1 + torch.erf(X * BETA)), X * BETA * (1 + torch.erf(X / 2**0.5))

@@ -47,7 +47,7 @@ _FURTHEST = 9
 _LARGEST = 48
 _PICKED = (0, 3, 5)
 _SAME = 5e-3
-_CONSTANTS = (2**0.5, 0.5**0.5, 0.7978845608, 0.044715, 0.5, 1.0, 2.0, 3.0, 1.702)
+_CONSTANTS = (2**0.5, 0.5**0.5, 0.7978845608, 0.044715, 0.5, 1.0, 2.0, 3.0)
 """What a tensor of one element may hold in these expressions; its value was not recorded."""
 
 
@@ -135,8 +135,8 @@ def _from_root(flow: Flow, value: Version, tensor: Tensor) -> Iterator[Spelled]:
     for numbers in itertools.product(_CONSTANTS, repeat=len(missing)):
         constants = dict(zip(missing, numbers, strict=True))
         tried = _explore(flow, value, tensor, constants)
-        # Activations have such constants; a softmax of scaled scores is none of the scores.
-        matched = [s for s in _matches(flow, tried, constants) if not any(_reduces(flow.steps[i]) for i in s.members)]
+        # GELUs have such constants; x * sigmoid(x * s) is one of many for an s that is not known.
+        matched = [s for s in _matches(flow, tried, constants) if s.name.startswith("GELU")]
         if matched:
             yield from matched
             return
@@ -197,7 +197,7 @@ def _admit(flow: Flow, step: Step, found: _Closure, constants: Mapping[str, floa
             makers.add(maker)
             given.append(found.samples[value])
         elif tensor.numel == 1:
-            if tensor.storage is None:
+            if tensor.storage is None or tensor.is_parameter:
                 return False
             if tensor.storage not in constants:
                 found.missing[tensor.storage] = None
