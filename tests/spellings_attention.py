@@ -11,6 +11,7 @@ from torch.nn import functional as F  # noqa: N812
 
 SDPA = "torch.nn.functional.scaled_dot_product_attention(q, k, v)"
 SCALED = "torch.nn.functional.scaled_dot_product_attention(q * scale, k, v, scale=1)"
+TEMPERATURE = torch.zeros((), device=DEVICE)
 LOGIT_SCALE = rand(H, 1, 1)
 TABLE, INDEX = rand((2 * N - 1), H), torch.arange(N, device=DEVICE)[:, None] - torch.arange(N, device=DEVICE) + N - 1
 BUCKETS = nn.Embedding(32, H).to(DEVICE)
@@ -24,6 +25,12 @@ def learned_scales_of_heads():
     attn = F.normalize(Q, dim=-1) @ F.normalize(K, dim=-1).transpose(-2, -1)  # here
     attn = attn * LOGIT_SCALE.clamp(max=math.log(100.0)).exp()
     return attn.softmax(dim=-1) @ V
+
+
+@named(SCALED)
+def a_learned_temperature():
+    s = (Q @ K.transpose(-2, -1)) * TEMPERATURE.exp()  # here
+    return s.softmax(dim=-1) @ V
 
 
 @named(SDPA)

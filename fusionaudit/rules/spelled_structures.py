@@ -86,8 +86,9 @@ def attention(
         product = flow.steps[max(after)]
         copies = _copies(flow, [flow.steps[min(before)], product], inside)
         found = result(product)
-        form: AttentionForm = "scaled" if any(_scales_rows(flow.steps[i], axis) for i in before) else ""
-        if any(op_root(flow.steps[i].op) in _CAPS for i in before):
+        steps = [flow.steps[i] for i in before]
+        form: AttentionForm = "scaled" if any(_scales_rows(s, axis) or _scales_all(s) for s in steps) else ""
+        if any(op_root(s.op) in _CAPS for s in steps):
             form = "flex"
         if form == "flex" and any(flow.steps[i].kind == "random" for i in after):
             continue  # it has no dropout
@@ -140,6 +141,12 @@ def _scales_rows(step: Step, axis: int | None) -> bool:
         return False
     keys = [d - len(made.shape) for d, n in enumerate(made.shape) if made.strides[d] == axis and n > 1]
     return len(keys) == 1 and (-keys[0] > len(other.shape) or other.shape[keys[0]] == 1 or other.strides[keys[0]] == 0)
+
+
+def _scales_all(step: Step) -> bool:
+    """By one number on the device, as a learned temperature is: SDPA takes numbers of the host."""
+    numbers = [t for t in step.op.inputs if t.numel == 1]
+    return op_root(step.op) in ("mul", "div") and any(not t.device.startswith("cpu") for t in numbers)
 
 
 def _as_sdpa(step: Step, scores: Version, filled: Mapping[str, float]) -> bool:
