@@ -102,8 +102,9 @@ def _shown(chain: Chain) -> str:
     """``2 kernels (mul, and SiLU as one call)``."""
     spelled = {i for c in chain.calls for i in c.op_ids}
     names = short(name for i, name in zip(chain.op_ids, chain.ops, strict=True) if i not in spelled)
-    called = [c.library.name for c in chain.calls if c.library is not None]
-    and_calls = f", and {' and '.join(dict.fromkeys(called))} as one call" if called else ""
+    called = list(dict.fromkeys(c.library.name for c in chain.calls if c.library is not None))
+    and_calls = f", and {' and '.join(called)} as one call" if called else ""
+    and_calls += " each" if len(chain.calls) > 1 else ""
     return f"{counted(chain.launches, 'kernel')} ({names}{and_calls})"
 
 

@@ -13,7 +13,9 @@ time less that of one kernel with the minimum bytes at the device's attainable b
 What a library has as one call is told by what the ops compute, in whatever way it is written: activations by hand
 (GELU by erf or tanh, SiLU, Mish, ...), SwiGLU and GLU, rotary embeddings, dropout by hand, dropout with the residual
 behind it. Such a group is a finding of its own, behind a matmul too; its minimum is what the call moves, and values
-that autograd keeps for the backward of the single ops are not among that. The backward has a finding of its own.
+that autograd keeps for the backward of the single ops are not among that. The backward has a finding of its own. The
+chain around such a group has one too, in which the group counts as that call: what both save adds up to what one kernel
+for the whole chain saves.
 
 When it is wrong: a value that the script keeps for later (in a list, as a return value) without reading it again in
 the step counts as an intermediate. Values that stay in L2 between two kernels cost less than their bytes say.
