@@ -24,7 +24,7 @@ from fusionaudit.rules.judging import (
 )
 from fusionaudit.rules.library_ops import library_call, only_library
 from fusionaudit.rules.repeats import claimed_ops
-from fusionaudit.rules.seams import with_calls
+from fusionaudit.rules.seams import undivided, with_calls
 from fusionaudit.rules.spelled_out import spelled_out
 from fusionaudit.rules.update_calls import tensor_call
 from fusionaudit.trace.schema import Op
@@ -51,7 +51,7 @@ def whole_chains(p: Pass) -> tuple[Chain, ...]:
     spelled = spelled_out(p)
     if not spelled:
         return chains_of(p)
-    whole = chains(p)
+    whole = undivided(p)
     holds = {i: number for number, chain in enumerate(whole) for i in chain.op_ids}
     apart = [c for c in spelled if len({holds.get(i) for i in c.op_ids}) > 1]
     return _beside(p, apart, _without(p, apart) if apart else whole)

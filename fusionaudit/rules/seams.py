@@ -8,15 +8,22 @@ savings of both findings add up to what one kernel for the whole chain saves.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from fusionaudit.program.chains import Chain, chains, narrowed
 from fusionaudit.program.costs import op_bytes, sum_known
-from fusionaudit.program.dataflow import dataflow, regions_bytes
+from fusionaudit.program.dataflow import Flow, dataflow, regions_bytes
+from fusionaudit.program.kept import kept
 from fusionaudit.program.model import Pass
 from fusionaudit.program.rows import second_pass
 from fusionaudit.rules.spelled_out import Pattern, patterns
+
+
+@kept
+def undivided(p: Pass) -> tuple[Chain, ...]:
+    """The chains of all ops, whatever patterns they are part of."""
+    return chains(p)
 
 
 def with_calls(p: Pass, others: Sequence[Chain], without: Set[int]) -> list[Chain]:
@@ -25,7 +32,8 @@ def with_calls(p: Pass, others: Sequence[Chain], without: Set[int]) -> list[Chai
     ``without``: ids of ops that something else speaks for. A matmul and what is its epilogue without the pattern stay
     apart from it.
     """
-    whole = chains(p)
+    whole = undivided(p)
+    of_op = {s.op.id: s.index for s in dataflow(p).steps}
     holds = {i: number for number, chain in enumerate(whole) for i in chain.op_ids}
     heads = {s.op.id for s in dataflow(p).steps if s.kind in ("matmul", "convolution")}
     held: dict[int, list[Pattern]] = defaultdict(list)
@@ -40,20 +48,18 @@ def with_calls(p: Pass, others: Sequence[Chain], without: Set[int]) -> list[Chai
         apart = {i for c in out if c.kind == "matmul_epilogue" or not wanted.issuperset(c.op_ids) for i in c.op_ids}
         mine = [c for c in out if wanted.issuperset(c.op_ids) and apart.isdisjoint(c.op_ids)]
         core = narrowed(p, whole[number], heads | apart | without)
-        around = None if core is None else _around(p, core, inner)
+        around = None if core is None else _around(dataflow(p), of_op, core, inner)
         if around is not None and (around.avoidable_bytes or 0) > (sum_known(c.avoidable_bytes for c in mine) or 0):
             out = [c for c in out if c not in mine] + [around]
     return out
 
 
-def _around(p: Pass, core: Chain, inner: Sequence[Pattern]) -> Chain | None:
+def _around(flow: Flow, of_op: Mapping[int, int], core: Chain, inner: Sequence[Pattern]) -> Chain | None:
     """``core`` with the patterns as calls; ``None`` where it has nothing but them."""
-    flow = dataflow(p)
     calls = [pattern.chain for pattern in inner]
 
     def indices(ids: Iterable[int]) -> frozenset[int]:
-        wanted = set(ids)
-        return frozenset(s.index for s in flow.steps if s.op.id in wanted)
+        return frozenset(of_op[i] for i in ids)
 
     spelled = indices(i for c in calls for i in c.op_ids)
     inside = indices(core.op_ids) | spelled
