@@ -115,6 +115,21 @@ def test_replays_of_the_script_s_own_cuda_graph_are_tied_to_the_compiled_graph(t
     assert not any(n["kind"] == "opaque-graph" for n in document["notes"])
 
 
+def test_a_function_that_is_compiled_at_each_turn_is_part_of_the_step(tmp_path: Path) -> None:
+    """Each turn: a replay of f's CUDA graph (its input copied in before), and g, compiled anew for another name."""
+    capture = shutil.copytree(CAPTURES / "kineto" / "compiled_anew", tmp_path / "capture")
+    document = json.loads(CliRunner().invoke(main, ["analyze", str(capture), "--format", "json"]).stdout)
+    (p,) = [p for p in document["passes"] if p["name"] == "compiled"]
+    assert p["steps"] == 8
+    assert [k["graph"] and k["graph"].split("/")[0] for k in p["kernels"]] == [None, "0", "0", "0", "1"]
+    copied, product = p["kernels"][:2]
+    assert (copied["ops"], product["ops"]) == (["aten._foreach_copy_.default"], ["aten.mm"])
+    assert product["global_bytes"] == 3 * 512 * 512 * 4
+    # The sine of a large angle takes 32 bytes of an array; nothing is spilled at 16 registers.
+    assert p["kernels"][4]["local_memory_bytes"] == 32
+    assert {(f["pass"], f["rule"]) for f in document["findings"] if f["severity"] != "info"} == {("compiled", "FA113")}
+
+
 def test_a_template_that_unpacks_its_operand_is_slower_than_the_two_apart(tmp_path: Path) -> None:
     """2,167 us on the H200; cuBLAS took 1,361 us in the eager pass, and the int8 weights are 0.2 GB to unpack."""
     capture = shutil.copytree(CAPTURES / "kineto" / "slow_template", tmp_path / "capture")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from builders import MEGA, call, compiled, graph, run, t, warnings
 
 from fusionaudit.rules import fa301
@@ -15,9 +16,16 @@ def test_spills_that_ptxas_counts():
     assert found.confidence == "high"
 
 
-def test_local_memory_of_a_trace():
-    (found,) = warnings(fa301, compiled(G, local_memory_bytes=64, engine="nsys"))
-    assert found.confidence == "medium"
+@pytest.mark.parametrize(
+    ("registers", "threads", "spills"),
+    [(255, 256, True), (64, 1024, True), (16, 1024, False), (128, 256, False), (None, 256, False)],
+)
+def test_local_memory_counts_where_no_register_is_left(registers: int | None, threads: int, spills: bool):
+    """The generated sine of a 3.7 MB tensor on an H200: 16 registers, 32 bytes for large angles."""
+    found = warnings(
+        fa301, compiled(G, local_memory_bytes=32, registers=registers, block=(threads, 1, 1), engine="kineto")
+    )
+    assert [f.confidence for f in found] == ["medium"] * spills
 
 
 def test_silent_on_none_and_on_a_few_bytes():

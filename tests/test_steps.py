@@ -218,6 +218,16 @@ def test_calls_of_a_graph_count_as_one_however_many_launches_they_make() -> None
     assert steady_activities(activities).spans == ((0, 11), (11, 19))
 
 
+def test_a_function_compiled_anew_at_each_call_is_part_of_the_step() -> None:
+    activities = launches("abc" * 4)
+    owners = [name for i in range(4) for name in ("0/0/inference", "0/0/inference", f"1/{i}/inference")]
+    activities = [
+        replace(a, graph_call=n, graph_call_id=2 * (i // 3) + (i % 3 == 2))
+        for i, (a, n) in enumerate(zip(activities, owners, strict=True))
+    ]
+    assert steady_activities(activities).spans == ((0, 3), (3, 6), (6, 9), (9, 12))
+
+
 def test_a_checksum_after_two_steps_of_a_graph_is_not_the_step() -> None:
     activities = launches("ab" * 2 + "xyz" * 3)
     activities = [replace(a, graph_call="f", graph_call_id=i // 2) if i < 4 else a for i, a in enumerate(activities)]

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from fusionaudit.inductor.model import CompiledGraph, GeneratedCall
 from fusionaudit.trace.schema import Activity
 
+_COPY_IN = "aten._foreach_copy_.default"
+"""How torch copies a call's inputs to where a CUDA graph was recorded to read them; no generated code calls it."""
+
 
 def align(graph: CompiledGraph, activities: Sequence[Activity]) -> list[GeneratedCall | None]:
     """The call of the graph behind each activity of one execution of it, in order; ``None`` where none fits.
@@ -20,6 +23,9 @@ def align(graph: CompiledGraph, activities: Sequence[Activity]) -> list[Generate
     position = 0
     last_extern: tuple[object, int] | None = None
     for activity in activities:
+        if activity.op is not None and activity.op.name == _COPY_IN:
+            out.append(None)
+            continue
         if activity.kind == "kernel" and activity.name in names:
             found = next((i for i in range(position, len(calls)) if calls[i].target == activity.name), None)
             if found is None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fusionaudit.program.costs import category, op_bytes
 from fusionaudit.program.epochs import steps_of_epoch
-from fusionaudit.program.steps import GRAPH_WEIGHT, Steps, find_steps
+from fusionaudit.program.steps import GRAPH_WEIGHT, Steps, find_steps, function_of
 from fusionaudit.trace.schema import Activity, GraphCall, Op, OpLog, Record, StepMark
 
 
@@ -26,7 +26,7 @@ def _keys(records: Sequence[Record]) -> list[object]:
     keys = [_key(r) for r in records]
     counts = Counter(keys)
     return [
-        (r.graph.split("/")[0], r.graph.split("/")[-1]) if isinstance(r, GraphCall) and counts[key] == 1 else key
+        function_of(r.graph) if isinstance(r, GraphCall) and counts[key] == 1 else key
         for r, key in zip(records, keys, strict=True)
     ]
 
@@ -168,7 +168,7 @@ def _of_unlike_sizes(records: Sequence[Record], weights: Sequence[int], warmup: 
     """
     keys = [
         (r.base_name, r.location, r.phase) if isinstance(r, Op)
-        else (r.graph.split("/")[0], r.graph.split("/")[-1]) if isinstance(r, GraphCall)
+        else function_of(r.graph) if isinstance(r, GraphCall)
         else type(r).__name__
         for r in records
     ]  # fmt: skip

@@ -177,6 +177,13 @@ def _wait(kept: Sequence[int], repeat: Repeat, phase: int, gaps: Sequence[int]) 
     return min((gaps[kept[place]] for place in places), default=0)
 
 
+def function_of(graph: str) -> Hashable:
+    """A compiled graph's function and kind, whichever version it is (``1/3/forward``): one that is compiled anew at
+    each call does the same work all the same."""
+    parts = graph.split("/")
+    return parts[0], parts[-1]
+
+
 # -- on a trace's activities ------------------------------------------------------------------------------------------
 
 
@@ -205,21 +212,23 @@ def _keys(heads: Sequence[Activity]) -> list[list[Hashable]]:
     """Keys from fine to coarse: with op, shapes and where inputs come from; with op and shapes; the name alone.
 
     Where inputs come from tells the calls of a function from the turns of a loop inside it: the first turn reads what
-    no op before it made. A call of a compiled graph is the graph in all of them.
+    no op before it made. A call of a compiled graph is the graph in all of them, or its function if it ran once.
     """
     fine: list[Hashable] = []
     middle: list[Hashable] = []
     coarse: list[Hashable] = []
     previous_replay: int | None = None
+    calls = Counter(a.graph_call for a in heads)
     for a in heads:
+        graph = a.graph_call and (a.graph_call if calls[a.graph_call] > 1 else function_of(a.graph_call))
         replay = a.correlation if a.graph_node is not None else None
         starts = replay is not None and replay != previous_replay
         previous_replay = replay
         op = None if a.op is None else (a.op.name, a.op.shapes)
-        key: Hashable = a.graph_call or (_name_key(a), a.grid, op, starts)
+        key: Hashable = graph or (_name_key(a), a.grid, op, starts)
         middle.append(key)
-        fine.append(a.graph_call or (key, _sources(a)))
-        coarse.append(a.graph_call or _name_key(a))
+        fine.append(graph or (key, _sources(a)))
+        coarse.append(graph or _name_key(a))
     return [fine, middle, coarse]
 
 

@@ -7,11 +7,11 @@ Why it costs: each spilled value is a store and a load for every thread. Mixed-o
 after node cost 6.3 ms a step on a small transformer (pytorch 179423).
 
 How it is measured: from ptxas (`-v`: bytes of spill stores and loads of the kernel at its configuration), or from the
-driver (local memory a thread of the kernels that the audited process had loaded; no trace tells it). A kernel counts
-from 32 bytes a thread on: 8 values.
+driver (local memory a thread of the kernels that the audited process had loaded; no trace tells it), of kernels that
+have all registers that a thread may have: with some left, it is an array (sin and cos keep one for large angles).
+A kernel counts from 32 bytes a thread on: 8 values.
 
-When it is wrong: a few spilled bytes outside the loop cost nothing. Local memory may be a stack array instead of
-spills.
+When it is wrong: a few spilled bytes outside the loop cost nothing.
 
 What to do: split the region with a graph break or torch._dynamo.disable at the place that the lines show; lower
 torch._inductor.config.realize_reads_threshold or max_fusion_size; for mixed-order reductions turn off
@@ -20,6 +20,7 @@ torch._inductor.config.triton.mix_order_reduction.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -34,11 +35,18 @@ CODE = "FA301"
 TITLE = "fused too much: spills to local memory"
 
 _LEAST_BYTES = 32
+_MOST_REGISTERS, _SM_REGISTERS, _REGISTER_UNIT = 255, 65536, 8
+"""Of a thread, of an SM (which a block has to fit in), and the step in which they are given out."""
 
 
 def spilled_bytes(kernel: Kernel) -> int | None:
-    """Bytes a thread that the kernel keeps in local memory; ptxas knows spills, the driver only local memory."""
-    return kernel.spill_bytes if kernel.spill_bytes is not None else kernel.local_memory_bytes
+    """Bytes a thread that do not fit in registers; ``None``: not known. ptxas knows spills, the driver only local
+    memory."""
+    if kernel.spill_bytes is not None or kernel.registers is None or kernel.local_memory_bytes is None:
+        return kernel.spill_bytes
+    threads = math.prod(kernel.block or (1,))
+    most = min(_MOST_REGISTERS, _SM_REGISTERS // max(threads, 1))
+    return kernel.local_memory_bytes if kernel.registers > most - _REGISTER_UNIT else 0
 
 
 def check(program: Program, config: Config) -> Iterator[Finding]:
