@@ -137,3 +137,16 @@ def weights_that_are_dropped_and_given_back():
     w = torch.softmax(Q @ K.transpose(-2, -1) * D**-0.5, dim=-1)
     w = w * (torch.rand(B, H, N, N, device=DEVICE) > 0.1)
     return w @ V, w
+
+
+@silent
+def heads_that_are_mixed():
+    s = torch.einsum("bhij,hg->bgij", Q @ K.transpose(-2, -1), rand(H, H))
+    return torch.softmax(s, -1) @ V
+
+
+@silent
+def sigmoids_and_sums_that_are_no_softmax():
+    s = Q @ K.transpose(-2, -1) * D**-0.5
+    e = torch.exp(s - s.amax(-1, keepdim=True))
+    return torch.sigmoid(Q @ K.transpose(-2, -1)) @ V, (e / (1 + e.sum(-1, keepdim=True))) @ V

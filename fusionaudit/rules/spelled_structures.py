@@ -84,6 +84,9 @@ def attention(
             continue
         inside |= before | after
         product = flow.steps[max(after)]
+        # The softmax goes over what the first product has a row or column of: heads that are mixed are no keys.
+        if product.op.inputs[-2].shape[-1] not in flow.steps[min(before)].op.outputs[0].shape[-2:]:
+            continue
         copies = _copies(flow, [flow.steps[min(before)], product], inside)
         found = result(product)
         steps = [flow.steps[i] for i in before]
