@@ -150,6 +150,17 @@ def halves_turned_the_other_way():
     return torch.cat((a * c + b * s, b * c - a * s), -1)  # here
 
 
+@silent
+def noise_that_leaves_other_numbers():
+    keep = torch.rand_like(X) > 0.1
+    return torch.where(keep, X, 1.0) / 0.9, torch.where(torch.rand_like(X) > 0.1, 0.0, X) / 0.9
+
+
+@named("torch.nn.functional.dropout(x, p)")
+def dropout_by_where():
+    return torch.where(torch.rand_like(X) > 0.1, X, 0.0) / 0.9  # here
+
+
 @named("torch.nn.functional.dropout(x, p)")
 def dropout_of_what_is_scaled():
     return (X / 0.9) * (torch.rand_like(X) > 0.1)  # here

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from fusionaudit.program.costs import op_root
@@ -44,8 +44,11 @@ class _Mask:
         return abs(self.factor * self.kept - 1) < 1e-2 and self.kept < 1
 
 
-def dropouts(flow: Flow) -> Iterator[Spelled]:
-    """Dropout by hand (a random mask, a product), and dropout, by hand or not, with the residual added to it."""
+def dropouts(flow: Flow, filled: Mapping[str, float]) -> Iterator[Spelled]:
+    """Dropout by hand (a random mask, a product), and dropout, by hand or not, with the residual added to it.
+
+    ``filled``: what tensors of one number hold, by storage.
+    """
     for step in flow.steps:
         if step.kind != "random" or step.op.phase != "forward" or library_step(step) or not step.makes:
             continue
@@ -53,7 +56,7 @@ def dropouts(flow: Flow) -> Iterator[Spelled]:
         end: Step | None = step
         by_hand = op_root(step.op) != "native_dropout"
         if by_hand:
-            end = _masked(flow, step, members)
+            end = _masked(flow, step, members, filled)
         if end is None or not end.makes:
             continue
         masks = tuple(v for v, _ in end.makes[1:]) if not by_hand else ()
@@ -70,7 +73,7 @@ def dropouts(flow: Flow) -> Iterator[Spelled]:
             yield Spelled(name="dropout", members=tuple(sorted(members)), results=(made[0],))
 
 
-def _masked(flow: Flow, step: Step, members: set[int]) -> Step | None:
+def _masked(flow: Flow, step: Step, members: set[int], filled: Mapping[str, float]) -> Step | None:
     """The last step of a dropout that begins with this noise, ``None`` where it is none; adds to ``members``."""
     mask = _noise(flow, step, members)
     size = step.makes[0][1].numel
@@ -80,8 +83,9 @@ def _masked(flow: Flow, step: Step, members: set[int]) -> Step | None:
             return None
         members.add(after.index)
         name, large = op_root(after.op), sum(t.numel > 1 for t in after.op.inputs)
-        if large == 2 and mask.drawn and name in ("mul", "masked_fill"):
-            return _applied(flow, step, after, mask)
+        if large == 2 and mask.drawn and name in ("mul", "masked_fill", "where"):
+            zeros = name == "mul" or _leaves_zeros(step, after, filled)
+            return _applied(flow, step, after, mask) if zeros else None
         if large != 1:
             return None
         limit = number((*operands(after.op), None, None)[1])
@@ -115,10 +119,22 @@ def _noise(flow: Flow, step: Step, members: set[int]) -> _Mask | None:
     return _Mask(members=members, drawn=True, kept=kept)
 
 
+def _leaves_zeros(step: Step, product: Step, filled: Mapping[str, float]) -> bool:
+    """``x.masked_fill(mask, 0)``, ``where(mask, x, 0)``: the mask says where, and the rest is zero."""
+    given = operands(product.op)
+    tensors = [product.op.inputs[a["tensor"]] if isinstance(a, dict) and "tensor" in a else None for a in given]
+    if len(given) != 3:
+        return False
+    mask, other = tensors[1 if op_root(product.op) == "masked_fill" else 0], tensors[2]
+    if mask is None or mask.storage != step.makes[0][0][0]:
+        return False
+    return (number(given[2]) if other is None else filled.get(other.storage or "")) == 0
+
+
 def _applied(flow: Flow, step: Step, product: Step, mask: _Mask) -> Step | None:
     """The product of data and mask, with the factor before or after it."""
     if op_root(product.op) == "masked_fill":
-        if number((*operands(product.op), None, None, None)[2]) != 0 or mask.factor != 1:
+        if mask.factor != 1:
             return None
         mask.kept = None if mask.kept is None else 1 - mask.kept
     if mask.factor == 1:

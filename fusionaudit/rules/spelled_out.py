@@ -91,8 +91,9 @@ def patterns(p: Pass) -> tuple[Pattern, ...]:
     flow = dataflow(p)
     constant = {s.index for s in constant_steps(p)}
     rows = [s for s in spelled_rows(flow) if s.trailing or "norm" not in s.name]
-    dropped = list(dropouts(flow))
-    found = [*attention(flow, rows, fills(p.ops), dropped), *gated(flow, rows), *dropped, *rotary(flow), *rows]
+    filled = fills(p.ops)
+    dropped = list(dropouts(flow, filled))
+    found = [*attention(flow, rows, filled, dropped), *gated(flow, rows), *dropped, *rotary(flow), *rows]
     taken: set[int] = set()
     out: list[Pattern] = []
     for spelled in sorted(found, key=_weight):
