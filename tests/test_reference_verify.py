@@ -17,7 +17,7 @@ from fusionaudit.report.document import _op
 from fusionaudit.tensors import Tensor
 from fusionaudit.trace.schema import Op
 from fusionaudit.verify import reference
-from fusionaudit.verify.audit import combine, executions, verify_audit
+from fusionaudit.verify.audit import combine, executions, verify_audit, without
 from fusionaudit.verify.bench import bench
 from fusionaudit.verify.bench_all import failures, limited
 from fusionaudit.verify.bench_table import render_bench
@@ -279,6 +279,34 @@ def test_executions_of_a_finding_are_taken_apart():
     finding = {"op_ids": [1, 2, 7, 8], "ops": ["a", "b"], "evidence": {"times": 2}}
     assert executions(finding) == [[1, 2], [7, 8]]
     assert executions({**finding, "evidence": {}}) == [[1, 2, 7, 8]]
+
+
+def test_a_chain_around_a_library_s_call_is_verified_without_what_the_call_saves():
+    whole = Verification(verdict="confirmed", reason="fused", saving_ns=300)
+    call = Verification(verdict="confirmed", reason="called", saving_ns=200)
+    assert without(whole, [call]).saving_ns == 100
+    assert "0.2 us of that the library's call saves" in without(whole, [call]).reason
+    assert without(whole, [call, call]).verdict == "refuted"
+    unknown = without(whole, [Verification(verdict="inconclusive", reason="no form")])
+    assert (unknown.verdict, unknown.saving_ns) == ("inconclusive", None)
+    refuted = Verification(verdict="refuted", reason="slower", saving_ns=-50)
+    assert without(refuted, [call]) == refuted
+    assert without(whole, [refuted]).saving_ns == 300
+
+
+def test_the_call_among_a_finding_s_ops_is_another_finding(monkeypatch, tmp_path):
+    made = document("scale_bias_relu")
+    whole = made["findings"][0]
+    call = {**whole, "op_ids": whole["op_ids"][1:], "evidence": {"times": 1, "library": "SiLU"}}
+    whole["evidence"]["beside"] = ["SiLU"]
+    made["findings"].append(call)
+
+    def verified(ops, ids, launch, *, saved):
+        return Verification(verdict="confirmed", reason="faster", saving_ns=100 * len(ids))
+
+    monkeypatch.setattr(reference, "verify_ops", verified)
+    out = [f["verification"] for f in verify_audit(made, launch=HostLaunch(tmp_path))["findings"]]
+    assert [v and v["saving_ns"] for v in out] == [100, None, 200]
 
 
 def test_combined_executions_add_up():

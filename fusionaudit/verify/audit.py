@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -33,7 +33,7 @@ def verify_audit(document: Document, *, progress: Progress | None = None, launch
     passes = {p["name"]: [op_from_json(o) for o in p["ops"]] for p in document["passes"]}
     todo = [f for f in document["findings"] if f["rule"] in VERIFIABLE and f["op_ids"]]
     known: dict[tuple[Any, ...], Verification] = {}
-    checks: dict[int, dict[str, Any]] = {}
+    checks: dict[int, Verification] = {}
     lost = ""
     for done, finding in enumerate(todo):
         if progress is not None:
@@ -54,14 +54,19 @@ def verify_audit(document: Document, *, progress: Progress | None = None, launch
             and any(o.phase == "backward" for o in ops if o.id in finding["op_ids"])
         ):
             check = _unproved(check)
-        checks[id(finding)] = asdict(check)
+        checks[id(finding)] = check
+    for finding in todo:
+        inner = [checks[id(f)] for f in todo if _is_call_in(f, finding)]
+        if inner:
+            checks[id(finding)] = without(checks[id(finding)], inner)
     for finding in document["findings"]:
         if finding["rule"] == "FA201" and finding["basis"] == "modelled" and passes.get(finding["pass"]):
             ops, step_ns = passes[finding["pass"]], finding["evidence"]["step_ns"]
             check = _not_run(lost) if lost else verify_step(ops, step_ns, launch.device)
             lost = lost or _lost(launch, check)
-            checks[id(finding)] = asdict(check)
-    findings = [{**f, "verification": checks.get(id(f), f.get("verification"))} for f in document["findings"]]
+            checks[id(finding)] = check
+    told = {key: asdict(check) for key, check in checks.items()}
+    findings = [{**f, "verification": told.get(id(f), f.get("verification"))} for f in document["findings"]]
     findings.sort(key=lambda f: (f["verification"] or {}).get("verdict") == "refuted")  # stable: ranks stay otherwise
     return {**document, "findings": findings}
 
@@ -127,6 +132,26 @@ def combine(found: list[Verification]) -> Verification:
         cuda_graph_ns=total("cuda_graph_ns"),
         saving_ns=saving,
     )
+
+
+def _is_call_in(call: dict[str, Any], finding: dict[str, Any]) -> bool:
+    """``call`` is a library's pattern among the ops of the other finding, which counts it as that call."""
+    beside = (finding.get("evidence") or {}).get("beside") or ()
+    return (call.get("evidence") or {}).get("library") in beside and set(call["op_ids"]) <= set(finding["op_ids"])
+
+
+def without(check: Verification, inner: Sequence[Verification]) -> Verification:
+    """A chain's verdict without what library calls among its ops save, which their own findings have. Pure."""
+    savings = [v.saving_ns for v in inner]
+    if check.verdict != "confirmed" or check.saving_ns is None:
+        return check
+    if None in savings:
+        reason = f"{check.reason}; what the library's call saves of that is not known"
+        return replace(check, verdict="inconclusive", saving_ns=None, reason=reason)
+    saved = sum(max(0, s) for s in savings if s is not None)
+    left = check.saving_ns - saved
+    reason = f"{check.reason}; {saved / 1000:.1f} us of that the library's call saves"
+    return replace(check, verdict="confirmed" if left > 0 else "refuted", saving_ns=left, reason=reason)
 
 
 def _shape_of(ops: list[Op], op_ids: list[int]) -> tuple[Any, ...]:
