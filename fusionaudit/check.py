@@ -227,10 +227,13 @@ def _more_bytes(changes: Sequence[Change]) -> int | None:
     return extra if extra > 0 else None
 
 
-def _allowed(cluster: _Cluster, limits: Limits, today: datetime.date) -> Allowed | None:
-    """The entry that is about these changes: one that holds today, else one that has expired."""
+def _allowed(cluster: _Cluster, message: str, limits: Limits, today: datetime.date) -> Allowed | None:
+    """The entry that is about these changes, by a part of their message, lines, function or ops: one that holds today,
+    else one that has expired."""
     words = [r.code for c in cluster.changes for r in c.refs] + [r.function for r in cluster.refs]
-    words += [r.code for r in cluster.refs] + [op for c in cluster.changes for g in (*c.new, *c.old) for op in g.ops]
+    words += [message, *(r.code for r in cluster.refs)] + [
+        op for c in cluster.changes for g in (*c.new, *c.old) for op in g.ops
+    ]
     found = [entry for entry in limits.allow if any(entry.match in w for w in words)]
     return min(found, key=lambda entry: expired(entry, today), default=None)
 
@@ -310,7 +313,7 @@ def check(
     for cluster in _clusters(changes, document) if changes.changes else []:
         result = _cluster_outcome(cluster, limits, compiles=compiles)
         finding = _finding(cluster, result, document, changes)
-        allowed = _allowed(cluster, limits, today) if result in ("regression", "changed") else None
+        allowed = _allowed(cluster, finding.message, limits, today) if result in ("regression", "changed") else None
         if allowed and not expired(allowed, today):
             until = f", until {allowed.expires}" if allowed.expires else ""
             told.append(f"allowed ({allowed.reason}{until}): {finding.message}")
@@ -364,9 +367,12 @@ def _verdict(results: Sequence[Outcome], limits: Limits) -> tuple[Any, int]:
 def document_with(document: Document, result: CheckResult) -> Document:
     """The audit's document with the check's findings in front and its exit code: what the reports render."""
     findings = [finding_json(f) for f in result.findings]
+    others = [
+        f for f in document["findings"] if f["rule"] != "FA115"
+    ]  # an audit that was checked before has that one's
     notes = list(document["notes"])
     if result.exit_code == EXIT_ERROR and not any(n["blocks"] for n in notes):
         text = f"cannot judge against the lock: {result.lines[1] if len(result.lines) > 1 else ''}"
         remedy = result.lines[2].removeprefix("  -> ") if len(result.lines) > 2 else ""
         notes.append({"kind": "other-key", "text": text, "remedy": remedy, "blocks": True, "pass": None})
-    return {**document, "findings": findings + document["findings"], "notes": notes, "exit_code": result.exit_code}
+    return {**document, "findings": findings + others, "notes": notes, "exit_code": result.exit_code}

@@ -126,7 +126,8 @@ def _kind(old: Sequence[Group], new: Sequence[Group]) -> ChangeKind:
 
 
 def _other_tensors(a: Group, b: Group) -> bool:
-    sides = list(zip(tensors(a), tensors(b), strict=True))
+    eager = not (a.section.graph or b.section.graph)  # a side may be what a compiled graph ran eagerly before
+    sides = list(zip(tensors(a, eager), tensors(b, eager), strict=True))
     if a.section.graph and b.section.graph and (a.bytes is None or b.bytes is None):
         # An operand could not be read from the log, and not the same one in every version: only tensors that both
         # sides have alone are another shape or dtype, not one that is missing.

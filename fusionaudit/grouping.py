@@ -172,12 +172,12 @@ def _event_groups(p: dict[str, Any], refs: _Refs) -> list[Group]:
 
 
 def _lasting(recompiles: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One of each function's recompilations for each kind of guard that will fail again: a value's, or a size's that
-    failed more often than a graph for any size explains."""
+    """One of each function's recompilations for each kind of guard that will fail again: it failed more often than a
+    graph for any value, or any size, explains."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in recompiles:
         found[(str(row.get("location") or row["function"]), str(row.get("kind")))].append(row)
-    least = {"value": 1, "size": Thresholds().expired_recompiles}
+    least = {"value": 2, "size": Thresholds().expired_recompiles}
     lasting = [rows[0] for (_, kind), rows in found.items() if len(rows) >= least.get(kind, math.inf)]
     return [{**row, "name": f"{row['kind']} guard", "reason": row["guard"].split("#")[0]} for row in lasting]
 

@@ -41,10 +41,10 @@ def stored(text: str, as_laid_out: bool) -> str:
     return f"{match[1]}[{prod(n for n, _ in kept)}]{'~' if turned else ''}"
 
 
-def tensors(group: Group) -> tuple[Counter[str], Counter[str]]:
+def tensors(group: Group, as_laid_out: bool = True) -> tuple[Counter[str], Counter[str]]:
     """What a group reads and writes, in any order: which operand stands first costs nothing. Strides count only in
-    eager code: how generated code views a buffer is its own affair."""
-    eager = not group.section.graph
+    eager code, if ``as_laid_out``: how generated code views a buffer is its own affair."""
+    eager = as_laid_out and not group.section.graph
     return Counter(stored(t, eager) for t in group.reads), Counter(stored(t, eager) for t in group.writes)
 
 

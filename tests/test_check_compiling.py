@@ -56,7 +56,8 @@ def test_the_same_cuda_graph_is_no_change() -> None:
 @pytest.mark.parametrize(
     ("guard", "count", "lasts"),
     [
-        ("n == '3'  # return x if n else y", 1, True),
+        ("n == '3'  # return x if n else y", 1, False),
+        ("n == '3'  # return x if n else y", 2, True),
         ("tensor 'x' size mismatch at index 0. expected 4, actual 5", 2, False),
         ("tensor 'x' size mismatch at index 0. expected 4, actual 5", 3, True),
         ("___check_global_state()", 1, False),

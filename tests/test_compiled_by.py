@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from guard_documents import LINES, at, document, kernel
+from guard_documents import LINES, at, compiled, document, eager, kernel
 
 from fusionaudit.baseline import format_lock, read_lock, write_lock
 from fusionaudit.check import CheckResult, check
@@ -58,6 +58,16 @@ def test_a_script_that_no_longer_compiles_is_a_regression_with_compiled_and_eage
     (figures,) = [line for line in result.lines if line.startswith("compiled:")]
     assert "launches 2 -> 4, bytes 29.4 MB -> 46.1 MB per step, graphs 1 -> 0" in figures
     assert any("was one kernel and is now 3" in line for line in result.lines)
+
+
+def test_a_transposed_operand_is_the_same_tensor_in_a_graph_and_in_eager_code() -> None:
+    def turned(kernels: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        kernels[-1]["reads"][1]["strides"] = [1, 1024]
+        return kernels
+
+    doc = document(eager_kernels=turned(eager()), compiled_kernels=turned(compiled()))
+    result = checked(for_it(doc), relock(doc))
+    assert not any("works on other tensors" in line for line in result.lines), result.lines
 
 
 def test_it_is_no_longer_as_locked_even_where_that_costs_nothing_that_fails() -> None:

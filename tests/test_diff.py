@@ -280,6 +280,8 @@ def test_what_a_lock_does_not_say_of_its_gpu_is_not_known() -> None:
 def test_limits_and_allow_list() -> None:
     assert checked(inserted(), launches=1, bytes=2 * MEGABYTE).verdict == "changed"
     allow = Allowed(match="h * 2", reason="scale fix, #12", expires=datetime.date(2026, 6, 1))
+    told = Allowed(match=checked(inserted()).findings[0].message[-40:], reason="what check says of it")
+    assert checked(inserted(), allow=(told,)).verdict == "allowed"
     result = checked(inserted(), allow=(allow,))
     assert result.exit_code == 0
     assert any("scale fix, #12, until 2026-06-01" in line for line in result.lines)

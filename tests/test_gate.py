@@ -103,6 +103,15 @@ def test_a_lock_and_an_audit_are_sides_of_a_diff(tmp_path: Path) -> None:
         gate.lock_from(tmp_path / "nothing")
 
 
+def test_an_audit_that_was_checked_before_holds_only_what_this_check_finds() -> None:
+    changed = document(compiled_kernels=SPLIT)
+    first = document_with(changed, check(changed, lock_of(document())))
+    assert [f["rule"] for f in first["findings"]] == ["FA115"]
+    again = document_with(first, check(first, lock_of(document())))
+    assert [f["rule"] for f in again["findings"]] == ["FA115"]
+    assert document_with(first, check(first, lock_of(changed)))["findings"] == []
+
+
 def test_the_document_of_a_check_holds_its_findings_first() -> None:
     before = document()
     lock = gate.lock_of(before)

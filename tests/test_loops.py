@@ -197,3 +197,11 @@ def test_generated_code_that_flattens_an_operand_is_of_the_same_loop() -> None:
     calls = OpLog(records=tuple(GraphCall(graph=made.id, inputs=(BIG, scalar), outputs=(BIG,)) for _ in range(3)))
     compiled = predicted_pass("compiled", calls, InductorLog(graphs=(made,)), None, loop=loop)
     assert other_loop(eager, compiled, loop) is None
+
+
+def test_a_number_that_became_an_input_makes_no_other_loop() -> None:
+    """``f(x, 0.5 + i)``: the compiled graph takes the float as an input, eager ops have it as an argument."""
+    number = Tensor.contiguous((), "float64", "s")
+    assert LOOP is not None
+    assert LOOP.has(frozenset([(FILE, 3)]), (BIG, number)) is True
+    assert LOOP.has(frozenset([(FILE, 3)]), (SMALL, number)) is False

@@ -48,7 +48,7 @@ class Loop:
         told (the code of an installed library: eager ops have the line that calls it)."""
         if not lines & self.lines:
             return False if lines & self.elsewhere else None
-        known = _like(inputs)
+        known = {(elements, dtype) for elements, dtype in _like(inputs) if elements != 1}  # any loop has single numbers
         return len(known & self.tensors) > _MOST * len(known) if known else True
 
     def has_graph(self, graph: CompiledGraph, inputs: Sequence[Tensor]) -> bool | None:
