@@ -230,10 +230,9 @@ def _more_bytes(changes: Sequence[Change]) -> int | None:
 def _allowed(cluster: _Cluster, message: str, limits: Limits, today: datetime.date) -> Allowed | None:
     """The entry that is about these changes, by a part of their message, lines, function or ops: one that holds today,
     else one that has expired."""
-    words = [r.code for c in cluster.changes for r in c.refs] + [r.function for r in cluster.refs]
-    words += [message, *(r.code for r in cluster.refs)] + [
-        op for c in cluster.changes for g in (*c.new, *c.old) for op in g.ops
-    ]
+    lines = [*(r for c in cluster.changes for r in c.refs), *cluster.refs]
+    words = [message, *(r.code for r in lines), *(r.function for r in cluster.refs)]
+    words += [op for c in cluster.changes for g in (*c.new, *c.old) for op in g.ops]
     found = [entry for entry in limits.allow if any(entry.match in w for w in words)]
     return min(found, key=lambda entry: expired(entry, today), default=None)
 
@@ -367,9 +366,7 @@ def _verdict(results: Sequence[Outcome], limits: Limits) -> tuple[Any, int]:
 def document_with(document: Document, result: CheckResult) -> Document:
     """The audit's document with the check's findings in front and its exit code: what the reports render."""
     findings = [finding_json(f) for f in result.findings]
-    others = [
-        f for f in document["findings"] if f["rule"] != "FA115"
-    ]  # an audit that was checked before has that one's
+    others = [f for f in document["findings"] if f["rule"] != "FA115"]  # of an earlier check of this audit
     notes = list(document["notes"])
     if result.exit_code == EXIT_ERROR and not any(n["blocks"] for n in notes):
         text = f"cannot judge against the lock: {result.lines[1] if len(result.lines) > 1 else ''}"
