@@ -92,3 +92,26 @@ def test_cuda_in_compiled_code_is_the_target(tmp_path: Path) -> None:
     document = audit_capture(tmp_path / "c").document
     (compiled,) = (p for p in document["passes"] if p["name"] == "compiled")
     assert [k["ops"] for k in compiled["kernels"]] == [["aten.add", "aten.sin"]]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_autocast_is_the_same_in_both_passes(tmp_path: Path, device: str) -> None:
+    from fusionaudit.capture.function import capture_function
+    from fusionaudit.pipeline import audit as audit_capture
+
+    def step(x: torch.Tensor, w: torch.Tensor) -> None:
+        with torch.autocast(device, dtype=torch.bfloat16):
+            y = x @ w
+            with torch.autocast(device, enabled=False):
+                z = x @ w
+        (x @ w + y.float() + z).sum().backward()
+
+    state = [(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
+    args = (torch.randn(8, 64), torch.randn(64, 32, requires_grad=True))
+    capture_function(step, args, {}, target="h100", folder=tmp_path / "c")
+    passes = audit_capture(tmp_path / "c").document["passes"]
+    low = {p["name"]: [set(k["dtypes"]) for k in p["kernels"] if k["category"] == "matmul"] for p in passes}
+    assert low["eager"][:3] == [{"bfloat16"}, {"float32"}, {"float32"}]
+    for name in low:
+        assert sum(kinds == {"bfloat16"} for kinds in low[name]) == 2, name
+    assert [(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")] == state

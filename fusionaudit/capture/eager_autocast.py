@@ -1,8 +1,8 @@
-"""``torch.autocast("cuda")`` for CPU tensors that stand for the GPU's, in eager code.
+"""Autocast for CPU tensors that stand for the GPU's.
 
-Compiled code needs none of this: it is traced with CUDA tensors, for which torch's own autocast works. In eager code
-the CPU's autocast is switched on together with CUDA's; ops that only CUDA's lists run in float32 get a kernel that
-does the same.
+Compiled code is traced with CUDA tensors, for which torch's own ``torch.autocast("cuda")`` works. In eager code the
+CPU's autocast is switched on together with CUDA's; ops that only CUDA's lists run in float32 get a kernel that does the
+same. A script that names no GPU says ``torch.autocast("cpu")``: CUDA's is switched on together with that.
 """
 
 from __future__ import annotations
@@ -34,17 +34,20 @@ def cuda_autocast(patches: Patches, tensors: GpuTensors) -> None:
 
     def start(self: Any) -> Any:
         result = enter(self)
-        if getattr(self, "device", None) == "cuda":
-            self._fusionaudit_before = (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"))
-            torch.set_autocast_enabled("cpu", bool(self._enabled))
-            torch.set_autocast_dtype("cpu", self.fast_dtype)
+        device = getattr(self, "device", None)
+        other = "cpu" if device == "cuda" else "cuda" if device == "cpu" and not tensors.tracking else None
+        if other is not None:
+            self._fusionaudit_before = (other, torch.is_autocast_enabled(other), torch.get_autocast_dtype(other))
+            torch.set_autocast_enabled(other, bool(self._enabled))
+            torch.set_autocast_dtype(other, self.fast_dtype)
         return result
 
     def stop(self: Any, *args: Any) -> Any:
         before = self.__dict__.pop("_fusionaudit_before", None)
         if before is not None:
-            torch.set_autocast_enabled("cpu", before[0])
-            torch.set_autocast_dtype("cpu", before[1])
+            other, enabled, dtype = before
+            torch.set_autocast_enabled(other, enabled)
+            torch.set_autocast_dtype(other, dtype)
         return leave(self, *args)
 
     patches.set(mode, "__enter__", start)
