@@ -194,7 +194,7 @@ def _finding(cluster: _Cluster, result: Outcome, document: Document, changes: Ch
     word = _NEW_CODE if result == "regression" and _is_new_code(ordered, changes) else _WORDS[result]
     message = f"{word} at {where}: {texts[0]}{more}"
     if cluster.compiling:
-        message = compiling_text(changes)
+        message = f"at {where}: {compiling_text(changes)}"
         texts = [message, *texts]
     launches = {name: [b[0], a[0]] for name, (b, a) in changes.totals.items()}
     return Finding(

@@ -53,7 +53,8 @@ def test_a_script_that_no_longer_compiles_is_a_regression_with_compiled_and_eage
     assert (result.verdict, result.exit_code) == ("regression", 1)
     (finding,) = result.findings
     assert (finding.severity, finding.location and finding.location.line) == ("error", 10)
-    assert "the script no longer compiles Block.forward: its step goes from 2 launches, 29.4 MB" in finding.message
+    assert finding.message.startswith("at block.py:10 `h = x * scale`: the script no longer compiles Block.forward: ")
+    assert "its step goes from 2 launches, 29.4 MB" in finding.message
     assert "to 4 launches, 46.1 MB (compiled before, eager now)" in finding.message
     (figures,) = [line for line in result.lines if line.startswith("compiled:")]
     assert "launches 2 -> 4, bytes 29.4 MB -> 46.1 MB per step, graphs 1 -> 0" in figures
