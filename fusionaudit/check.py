@@ -63,15 +63,16 @@ _ASKS = {
     "cuda graph": re.compile(r"\btorch\.compile\b|\bmode\s*=|reduce-overhead|max-autotune"),
 }
 """What a line says that makes sizes symbolic, or asks for CUDA graphs (or did, before its mode was taken away)."""
+_OPTIMIZER = re.compile(r"\boptim\.\w+\(|\b(Adam\w*|SGD)\(")
 
 
-def _asking_line(change: Change, document: Document) -> list[Ref]:
-    """The line of the program that decides how a graph is compiled, nearest to what was compiled."""
+def _deciding_line(pattern: re.Pattern[str], change: Change, document: Document) -> list[Ref]:
+    """The line of the program that says such a thing, nearest to what changed."""
     asks = [
         Ref(file=file.rsplit("/", 1)[-1], function="<module>", code=bare(text), path=file, line=int(number))
         for file, lines in (document.get("sources") or {}).items()
         for number, text in lines.items()
-        if _ASKS[change.kind].search(bare(text))
+        if pattern.search(bare(text))
     ]
     at = change.refs[0] if change.refs else None
     place = (at.path, at.line or 0) if at else ("", 0)
@@ -87,7 +88,8 @@ def _roots(changes: Changes, document: Document) -> list[_Cluster]:
     roots: list[_Cluster] = []
     compiled_otherwise = next((c for c in changes.changes if c.kind in _ASKS), None)
     if compiled_otherwise is not None:
-        roots = [_Cluster(refs=[ref]) for ref in _asking_line(compiled_otherwise, document)]
+        asks = _ASKS[compiled_otherwise.kind]
+        roots = [_Cluster(refs=[ref]) for ref in _deciding_line(asks, compiled_otherwise, document)]
     kernels.sort(key=lambda c: c.section.kind == "backward")
     for change in (*events, *kernels):
         if change.section.kind == "backward" and roots:
@@ -121,7 +123,9 @@ def _clusters(changes: Changes, document: Document) -> list[_Cluster]:
     if not roots:
         events = [c for c in changes.changes if c.new and c.new[0].what != "kernel" and c.refs]
         placed = events or [c for c in changes.changes if c.refs] or list(changes.changes)
-        roots = [_Cluster(refs=list(placed[0].refs[:1]))]
+        steps = all(".step(" in ref.code for change in placed for ref in change.refs)
+        made = _deciding_line(_OPTIMIZER, placed[0], document) if steps else []
+        roots = [_Cluster(refs=made or list(placed[0].refs[:1]))]
     for change in changes.changes:
         ids = {line_id(r) for r in change.refs}
         home = next((r for r in roots if any(line_id(x) in ids for x in r.refs)), roots[0])

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from fusionaudit.capture.session import RunOptions
 
 _CONTEXT_LINES = 3
-_COMPILING = re.compile(r"\btorch\.compile\b|\bmark_dynamic\b|\bdynamic\s*=")
-"""Lines that decide how code is compiled are kept too: the guard names them."""
+_DECIDING = re.compile(r"\btorch\.compile\b|\bmark_dynamic\b|\bdynamic\s*=|\boptim\.\w+\(|\b(Adam\w*|SGD)\(")
+"""Lines that decide how code is compiled, or how an optimizer steps, are kept too: the guard names them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ def source_lines(program: Program, texts: Mapping[str, str]) -> dict[str, dict[s
     out: dict[str, dict[str, str]] = {}
     for file, text in texts.items():
         lines = text.splitlines()
-        numbers = wanted[file] | {n for n, line in enumerate(lines, start=1) if _COMPILING.search(line)}
+        numbers = wanted[file] | {n for n, line in enumerate(lines, start=1) if _DECIDING.search(line)}
         out[file] = {str(n): lines[n - 1][:400] for n in sorted(numbers) if 1 <= n <= len(lines)}
     return out
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from deviceless_audits import audit
-from guard_documents import LINES, at, document, graph
+from guard_documents import LINES, at, document, eager, graph, kernel
 
 from fusionaudit.baseline import read_lock, write_lock
 from fusionaudit.check import CheckResult, check
@@ -73,6 +73,19 @@ def test_a_recompilation_that_goes_on_is_a_regression(guard: str, count: int, la
         assert guard.split("  #")[0] in result.findings[0].message
         assert checked(old, new).verdict == "improved"
     assert checked(new, new).verdict == "same"
+
+
+def test_an_optimizer_that_steps_otherwise_is_named_where_it_is_made() -> None:
+    lines = {**LINES, 3: "opt = torch.optim.AdamW(model.parameters(), foreach=False)", 20: "opt.step()"}
+
+    def stepped(*names: str) -> dict[str, Any]:
+        kernels = [kernel([f"aten.{name}"], ["p", "g"], ["p"], 20, phase="optimizer") for name in names]
+        return document(eager_kernels=[*eager(), *kernels], lines=lines)
+
+    (finding,) = checked(stepped("mul_", "lerp_", "addcmul_"), stepped("_fused_adamw_")).findings
+    assert finding.location is not None
+    assert finding.location.line == 3
+    assert "AdamW(model.parameters(), foreach=False)" in finding.message
 
 
 SCRIPT = """\
