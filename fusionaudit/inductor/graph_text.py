@@ -12,6 +12,8 @@ from fusionaudit.inductor.model import Node
 _FILE = re.compile(r"^\s*# File: (?P<file>.+?):(?P<line>\d+) in (?P<function>[^,]+?)(?:, code: .*)?$")
 _NODE = re.compile(r"^\s*(?P<name>\w+)(?:: \"(?P<type>[^\"]*)\")? = (?P<target>[\w.]+)\((?P<rest>.*)$")
 _GETITEM = re.compile(r"^\s*(?P<name>\w+)(?:: \"(?P<type>[^\"]*)\")? = (?P<source>\w+)\[(?P<position>\d+)\]")
+_SIGNATURE = re.compile(r"^\s*def forward\(self, (?P<inputs>.*)\):")
+_INPUT = re.compile(r"(?P<name>\w+)(?:: \"(?P<type>[^\"]*)\")?(?:, |$)")
 _WORD = re.compile(r"\b([A-Za-z_]\w*)\b")
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 _OWN = "/fusionaudit/capture/"
@@ -37,6 +39,7 @@ def innermost_user_frame(text: str) -> Location | None:
 def parse_graph(lines: Iterable[str]) -> tuple[Node, ...]:
     """The nodes of one printed graph. A ``# File:`` comment holds for all nodes below it up to the next one."""
     nodes: dict[str, Node] = {}
+    given: set[str] = set()
     location: Location | None = None
     for line in lines:
         if "# File:" in line:
@@ -48,6 +51,13 @@ def parse_graph(lines: Iterable[str]) -> tuple[Node, ...]:
             continue
         if line.lstrip().startswith("#"):
             location = None if "No stacktrace found" in line else location
+            continue
+        signature = _SIGNATURE.match(line)
+        if signature:
+            # A backward's inputs have the names that the forward gave them; sizes are no values.
+            given = {
+                m["name"] for m in _INPUT.finditer(signature["inputs"]) if not (m["type"] or "").startswith("Sym(")
+            }
             continue
         found = _GETITEM.match(line)
         if found and found["source"] in nodes:
@@ -67,7 +77,7 @@ def parse_graph(lines: Iterable[str]) -> tuple[Node, ...]:
             name=found["name"],
             op=short_op(found["target"]),
             location=location,
-            inputs=tuple(dict.fromkeys(w for w in _WORD.findall(rest) if _is_value(w, nodes))),
+            inputs=tuple(dict.fromkeys(w for w in _WORD.findall(rest) if w in given or _is_value(w, nodes))),
             tensor=static_tensor(found["type"], found["name"]),
         )
     return tuple(nodes.values())

@@ -259,8 +259,10 @@ def _place_calls(graph: CompiledGraph, record: FusionRecord | None) -> tuple[Gen
         if not nodes and call.kind in ("extern", "custom", "copy", "fill"):
             fitting = [n for n in loose.get(call.aten[0], []) if _fits(n, call, by_name)] if call.aten else []
             if fitting:
-                loose[call.aten[0]].remove(fitting[0])
-                nodes = (fitting[0].name,)
+                shapes = {t.shape for t in call.writes}
+                best = next((n for n in fitting if n.tensor is not None and n.tensor.shape in shapes), fitting[0])
+                loose[call.aten[0]].remove(best)
+                nodes = (best.name,)
         # In graph order: origins of the fusion log are sets.
         places = tuple(dict.fromkeys(p for n in nodes if n in by_name and (p := by_name[n].location) is not None))
         own = [p for p in places if is_user_file(p.file)]
@@ -276,7 +278,9 @@ def _fits(node: Node, call: GeneratedCall, by_name: Mapping[str, Node]) -> bool:
         return False
     inputs = [by_name[n].tensor if n in by_name else None for n in node.inputs]
     known = Counter(t.numel for t in inputs if t is not None)
-    strange = Counter(t.numel for t in call.reads if t.numel > 1) - known
+    # A node names an operand once, however often it takes it (x @ x).
+    operands = {(t.storage, t.numel) for t in call.reads if t.numel > 1}
+    strange = Counter(numel for _, numel in operands) - known
     return strange.total() <= inputs.count(None)
 
 
