@@ -11,6 +11,7 @@ Locks live beside the test file, in ``fusion_locks/``, one a test; ``--fusion-lo
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,7 +162,7 @@ def fusion_audit(
 
     ``fn`` runs twice, as it is and compiled (torch.compile is applied where it is not yet). Tensors stand for the
     GPU's: leave them on the CPU. The test fails where a ``fusionaudit.expect`` in it does not hold, and where the call
-    cannot be judged (nothing ran that a GPU would run).
+    cannot be judged (nothing ran that a GPU would run). Warnings that torch's own modules cause meanwhile are left out.
     """
     calls: list[str] = []
 
@@ -177,7 +178,9 @@ def fusion_audit(
         problem: AuditError | None = None
         try:
             folder = tmp_path_factory.mktemp("fusionaudit")
-            capture_function(fn, args, kwargs, target=target, folder=folder)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", module=r"torch(\.|$)")  # importing Inductor warns: no fault of fn's
+                capture_function(fn, args, kwargs, target=target, folder=folder)
             document = audit_capture(folder, config=load_config(Path(str(request.node.path)).parent)).document
             blocking(document)
         except AuditError as error:

@@ -196,3 +196,29 @@ def test_the_fixture_for_real_and_under_xdist(pytester: pytest.Pytester) -> None
     third = pytester.runpytest_subprocess(*plugin, "-k", "fused")
     third.assert_outcomes(failed=1)
     third.stdout.fnmatch_lines(["*verdict: regression*", "*test_mlp.py:7 *contiguous().clone()*"])
+
+
+STRICT = """
+import warnings
+import torch
+
+def test_torch_warns(fusion_audit):
+    model = torch.nn.Linear(64, 64)
+    fusion_audit(lambda x: model(x).sin().sum().backward(), torch.randn(8, 64)).assert_fused("sin", "sum")
+
+def test_the_function_warns(fusion_audit):
+    def f(x):
+        warnings.warn("mine", DeprecationWarning)
+        return x + 1
+    fusion_audit(f, torch.randn(64))
+"""
+
+
+@pytest.mark.slow
+def test_warnings_of_torch_are_not_the_tests(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_strict=STRICT)
+    pytester.makeini("[pytest]\nfilterwarnings = error\n")
+    installed = [e for e in entry_points(group="pytest11") if e.value == "fusionaudit.pytest_plugin"]
+    made = pytester.runpytest_subprocess(*(() if installed else ("-p", "fusionaudit.pytest_plugin")))
+    made.assert_outcomes(passed=1, failed=1)
+    made.stdout.fnmatch_lines(["FAILED *test_the_function_warns - DeprecationWarning: mine"])
