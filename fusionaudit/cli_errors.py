@@ -20,8 +20,8 @@ _ANSWERED = "fusionaudit.answered"
 _WORDS = "fusionaudit.words"
 """Key of click's context where the words of the command line are."""
 
-_ANSWERS = ("json", "sarif", "junit", "github")
-"""Formats that a program reads: an error is one of these too, not an empty stdout."""
+_ANSWERS = ("json", "html", "markdown", "sarif", "junit", "github")
+"""Formats that a program or a page takes: an error is one of these too, not an empty stdout."""
 
 
 def answered() -> None:

@@ -142,7 +142,15 @@ def test_a_program_that_reads_stdout_gets_an_answer_after_an_error_too(
     assert (top.get("tests"), top.get("errors")) == ("1", "1")
     assert re.match(r"::error title=fusionaudit%3A cannot judge::.+\. \w.+\.\n$", stdout("github"))
     assert said in json.loads(stdout("json"))["notes"][0]["text"]
-    assert stdout("markdown") == ""
+    page = stdout("markdown")
+    assert page.startswith("### fusionaudit: Cannot judge: ")
+    assert said in page.splitlines()[0]
+    assert "; to do: " in page.splitlines()[0]
+    assert page.splitlines()[2] == "no audit to show"
+    page = stdout("html")
+    assert said in page
+    assert "Traceback" not in page
+    assert page.endswith("</html>\n")
 
 
 def test_thresholds_come_from_pyproject(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

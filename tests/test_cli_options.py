@@ -191,7 +191,7 @@ def test_words_that_cannot_be_parsed_are_answered_with_json_too(
     "words",
     [
         ["run", "--steps", "0", "s.py", "--format", "json"],
-        ["run", "--steps", "0", "--format", "html", "s.py"],
+        ["run", "--steps", "0", "--format", "perfetto", "s.py"],
         ["run", "--format", "jsn", "s.py"],
         ["report", "--bogus", "--format", "json", "-o", "x.json", "."],
         ["doctor", "--bogus"],

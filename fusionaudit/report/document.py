@@ -61,6 +61,7 @@ def error_document(text: str, *, remedy: str = "", exit_code: int, version: str 
         "tool": {"name": "fusionaudit", "version": version},
         "engine": None,
         "target": _target(None),
+        "environment": {},
         "passes": [],
         "findings": [],
         "notes": [_note(Note(kind="error", text=text, remedy=remedy, blocks=True))],

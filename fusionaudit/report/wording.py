@@ -224,7 +224,8 @@ def _verdict(document: Document) -> tuple[str, str]:
     blocking = [n for n in document["notes"] if n.get("blocks")]
     if blocking:
         remedy = plain(blocking[0].get("remedy") or "")
-        return "blocked", f"Cannot judge: {plain(blocking[0]['text'])}" + (f"; to do: {remedy}" if remedy else "")
+        why = plain(blocking[0]["text"]).removeprefix("cannot judge: ")
+        return "blocked", f"Cannot judge: {why}" + (f"; to do: {remedy}" if remedy else "")
     if not any(p["kernels"] for p in document["passes"]):
         return "blocked", "Nothing to judge: no kernel was recorded"
     open_findings = [f for f in document["findings"] if not refuted(f)]
@@ -249,6 +250,8 @@ def _verdict(document: Document) -> tuple[str, str]:
 
 def target_line(document: Document) -> str:
     """Engine, GPU and the basis of the figures in one line."""
+    if document["engine"] is None:
+        return "no audit to show"
     target = document["target"]
     words = [ENGINES.get(document["engine"], plain(document["engine"]))]
     if target.get("name"):
