@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from builders import op, t
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from fusionaudit.capture.calls import Encoded, read_schema
 from fusionaudit.inductor.extern_ops import extern_bytes
 from fusionaudit.program.costs import category, op_bytes, op_kind, unknown_reason
 from fusionaudit.tensors import Tensor
@@ -121,3 +124,63 @@ def test_sorts_are_unknown_in_eager_and_in_graphs_alike():
     for target in ("torch.ops.aten.sort.stable", "torch.ops.aten.topk.default"):
         assert extern_bytes(target, [x], [values, indices]) == (None, None)
     assert extern_bytes("torch.ops.aten.cumsum.default", [x], [values]) == (4 * N, 4 * N)
+
+
+def _fused(name: str, *lists: str, count: int = 3, **named: object):
+    """A fused optimizer's call over ``count`` tensors a list, all but the steps marked as written, as its schema says;
+    ``scale`` and ``lr`` are tensors."""
+    inputs, arguments, mutated = [], [], []
+    for letter in lists:
+        here = [t(f"{letter}{i}", *(() if letter == "s" else (N,))) for i in range(count if letter else 0)]
+        places = range(len(inputs), len(inputs) + len(here))
+        arguments.append([{"tensor": i} for i in places])
+        mutated += places if letter != "s" or "adagrad" in name else []
+        inputs += here
+    for key in ("grad_scale", "found_inf"):
+        if named.get(key):
+            named[key] = {"tensor": len(inputs)}
+            inputs.append(t(key))
+    return op(f"aten.{name}.default", inputs, mutated=mutated, arguments=(*arguments, {"kwargs": named}))
+
+
+@pytest.mark.parametrize(
+    ("made", "read", "written"),
+    [
+        # Parameters, gradients and both moments of 3 tensors, and 3 steps; all but the gradients and steps written.
+        (_fused("_fused_adamw_", "p", "g", "m", "v", "", "s", amsgrad=False), 3 * (16 * N + 4), 3 * 12 * N),
+        (_fused("_fused_adam_", "p", "g", "m", "v", "", "s", grad_scale=None), 3 * (16 * N + 4), 3 * 12 * N),
+        (_fused("_fused_adam_", "p", "g", "m", "v", "x", "s", amsgrad=True), 3 * (20 * N + 4), 3 * 16 * N),
+        # A loss scaler's step: the kernel stores what it unscaled, and looks whether there is an infinity.
+        (_fused("_fused_adam_", "p", "g", "m", "v", "", "s", grad_scale=True, found_inf=True),
+         3 * (16 * N + 4) + 8, 3 * 16 * N),
+        (_fused("_fused_adam_", "p", "g", "m", "v", "", "s", found_inf=True), 3 * (16 * N + 4) + 4, 3 * 12 * N),
+        (_fused("_fused_sgd_", "p", "g", "", momentum=0.0), 3 * 8 * N, 3 * 4 * N),
+        # The buffers are loaded in the first step, too, which does not use what is in them.
+        (_fused("_fused_sgd_", "p", "g", "m", momentum=0.9, is_first_step=True), 3 * 12 * N, 3 * 8 * N),
+        (_fused("_fused_sgd_", "p", "g", "m", momentum=0.9, grad_scale=True), 3 * 12 * N + 4, 3 * 12 * N),
+        (_fused("_fused_adagrad_", "p", "g", "h", "s", lr=0.01), 3 * (12 * N + 4), 3 * 8 * N),
+        (_fused("_fused_adagrad_", "p", "g", "h", "s", grad_scale=True), 3 * (12 * N + 4) + 4, 3 * 12 * N),
+    ],
+)  # fmt: skip
+def test_a_fused_optimizer_writes_gradients_only_where_it_unscales_them(made, read, written):
+    assert op_bytes(made) == (read, written)
+
+
+def test_a_recorded_fused_step_moves_seven_values_a_parameter():
+    """The call as the recorder sees it, of the optimizer itself: torch names no ``grad_scale`` where there is none."""
+    made = []
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if "_fused_adamw_" in str(func):
+                given = Encoded(read_schema(func), args, kwargs or {})
+                inputs = [t(f"t{i}", *tensor.shape) for i, tensor in enumerate(given.tensors)]
+                made.append(op(read_schema(func).name, inputs, mutated=given.mutated, arguments=tuple(given.arguments)))
+            return func(*args, **(kwargs or {}))
+
+    parameters = [torch.nn.Parameter(torch.ones(N)) for _ in range(3)]
+    for p in parameters:
+        p.grad = torch.ones(N)
+    with Recorder():
+        torch.optim.AdamW(parameters, fused=True).step()
+    assert [op_bytes(o) for o in made] == [(3 * (16 * N + 4), 3 * 12 * N)]

@@ -11,6 +11,7 @@ their passes over the data depend on values or are not public; :func:`unknown_re
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 
 from fusionaudit.program.model import Category
@@ -95,7 +96,19 @@ def _crosses_devices(op: Op) -> bool:
 
 def mutated_inputs(op: Op) -> tuple[Tensor, ...]:
     """The inputs that the op writes."""
-    return tuple(op.inputs[i] for i in op.mutated if i < len(op.inputs))
+    kept = _only_read(op)
+    return tuple(op.inputs[i] for i in op.mutated if i < len(op.inputs) and i not in kept)
+
+
+def _only_read(op: Op) -> set[int]:
+    """Inputs that a fused optimizer's schema marks as written and its kernel only reads: gradients, which it stores
+    where it unscales them (``grad_scale``), and Adagrad's counts of steps."""
+    if not re.match(r"aten\._fused_(adamw?|adagrad|sgd)_(\.|$)", op.name):
+        return set()
+    named = op.arguments[-1].get("kwargs", {}) if op.arguments and isinstance(op.arguments[-1], dict) else {}
+    lists = [] if named.get("grad_scale") else list(op.arguments[1:2])
+    lists += op.arguments[3:4] if "adagrad" in op.name else []
+    return {a["tensor"] for given in lists if isinstance(given, list) for a in given}
 
 
 def _is_out_variant(op: Op) -> bool:
