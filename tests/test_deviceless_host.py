@@ -115,3 +115,18 @@ def test_autocast_is_the_same_in_both_passes(tmp_path: Path, device: str) -> Non
     for name in low:
         assert sum(kinds == {"bfloat16"} for kinds in low[name]) == 2, name
     assert [(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")] == state
+
+
+def test_a_checkpoint_of_cpu_tensors_finds_what_autocast_of_their_device_takes(tmp_path: Path) -> None:
+    """torch 2.14 asks the module of the name without a device for them, which has none by itself."""
+    _, folder = run(
+        tmp_path,
+        """
+        import torch
+        from torch.utils.checkpoint import checkpoint
+        net = torch.nn.Linear(16, 16)
+        checkpoint(net, torch.zeros(4, 16), use_reentrant=False).sum().backward()
+        """,
+        "eager",
+    )
+    assert "aten.addmm.default" in names(folder)

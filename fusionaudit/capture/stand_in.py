@@ -182,6 +182,7 @@ def _other_accelerator() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             setup(rename=_NO_DEVICE)
+        getattr(torch, _NO_DEVICE).get_amp_supported_dtype = lambda: [torch.float16, torch.bfloat16]  # checkpoint asks
 
 
 def _torch_cuda(patches: Patches, device: Device) -> None:
