@@ -25,7 +25,7 @@ from fusionaudit.explain import (
 from fusionaudit.figures import counted as number
 from fusionaudit.findings import Finding, Location, Severity
 from fusionaudit.grouping import lock_of
-from fusionaudit.groups import Lock, Ref, bare
+from fusionaudit.groups import COMPILES, MAKES_DYNAMIC, MAKES_OPTIMIZER, Lock, Ref, bare
 from fusionaudit.limits import Allowed, Limits, expired
 from fusionaudit.matching import line_id
 from fusionaudit.outcomes import Outcome, as_run, outcome
@@ -59,11 +59,10 @@ class _Cluster:
 
 
 _ASKS = {
-    "dynamic": re.compile(r"\bdynamic\s*=|\bmark_dynamic\b"),
-    "cuda graph": re.compile(r"\btorch\.compile\b|\bmode\s*=|reduce-overhead|max-autotune"),
+    "dynamic": MAKES_DYNAMIC,
+    "cuda graph": re.compile(COMPILES.pattern + r"|\bmode\s*=|reduce-overhead|max-autotune"),
 }
 """What a line says that makes sizes symbolic, or asks for CUDA graphs (or did, before its mode was taken away)."""
-_OPTIMIZER = re.compile(r"\boptim\.\w+\(|\b(Adam\w*|SGD)\(")
 
 
 def _deciding_line(pattern: re.Pattern[str], change: Change, document: Document) -> list[Ref]:
@@ -124,7 +123,7 @@ def _clusters(changes: Changes, document: Document) -> list[_Cluster]:
         events = [c for c in changes.changes if c.new and c.new[0].what != "kernel" and c.refs]
         placed = events or [c for c in changes.changes if c.refs] or list(changes.changes)
         steps = all(".step(" in ref.code for change in placed for ref in change.refs)
-        made = _deciding_line(_OPTIMIZER, placed[0], document) if steps else []
+        made = _deciding_line(MAKES_OPTIMIZER, placed[0], document) if steps else []
         roots = [_Cluster(refs=made or list(placed[0].refs[:1]))]
     for change in changes.changes:
         ids = {line_id(r) for r in change.refs}

@@ -7,6 +7,7 @@ with harmless edits). A group is what a reviewer would call "the kernel that doe
 from __future__ import annotations
 
 import io
+import re
 import tokenize
 from dataclasses import dataclass, field
 
@@ -22,6 +23,12 @@ DTYPE_SHORT = {
     "complex32": "c32", "complex64": "c64", "complex128": "c128",
 }  # fmt: skip
 """The names that torch.fx prints; a dtype that is not here keeps its own name."""
+
+
+MAKES_DYNAMIC = re.compile(r"\bdynamic\s*=|\bmark_dynamic\b")
+COMPILES = re.compile(r"\btorch\.compile\b")
+MAKES_OPTIMIZER = re.compile(r"\boptim\.\w+\(|\b(Adam\w*|SGD)\(")
+"""Lines without a kernel of their own that decide which kernels others have: audits keep their text."""
 
 
 @dataclass(frozen=True, kw_only=True)

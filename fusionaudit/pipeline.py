@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import re
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from fusionaudit.capture.manifest import MANIFEST, read_manifest
 from fusionaudit.config import Config
 from fusionaudit.errors import EXIT_ERROR, EXIT_FINDINGS, EXIT_OK, AuditError
 from fusionaudit.findings import SEVERITIES, Finding, Location, Severity
+from fusionaudit.groups import COMPILES, MAKES_DYNAMIC, MAKES_OPTIMIZER
 from fusionaudit.program.build import build_program, import_program
 from fusionaudit.program.judgeable import judging_notes
 from fusionaudit.program.model import Program
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fusionaudit.capture.session import RunOptions
 
 _CONTEXT_LINES = 3
-_DECIDING = re.compile(r"\btorch\.compile\b|\bmark_dynamic\b|\bdynamic\s*=|\boptim\.\w+\(|\b(Adam\w*|SGD)\(")
+_DECIDING = (COMPILES, MAKES_DYNAMIC, MAKES_OPTIMIZER)
 """Lines that decide how code is compiled, or how an optimizer steps, are kept too: the guard names them."""
 
 
@@ -95,7 +95,7 @@ def source_lines(program: Program, texts: Mapping[str, str]) -> dict[str, dict[s
     out: dict[str, dict[str, str]] = {}
     for file, text in texts.items():
         lines = text.splitlines()
-        numbers = wanted[file] | {n for n, line in enumerate(lines, start=1) if _DECIDING.search(line)}
+        numbers = wanted[file] | {n for n, line in enumerate(lines, start=1) if any(d.search(line) for d in _DECIDING)}
         out[file] = {str(n): lines[n - 1][:400] for n in sorted(numbers) if 1 <= n <= len(lines)}
     return out
 

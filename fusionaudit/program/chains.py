@@ -80,10 +80,14 @@ class Chain:
         return max(0, self.global_bytes - self.minimum_bytes)
 
     @property
+    def called(self) -> frozenset[int]:
+        """Ids of the ops that ``calls`` do."""
+        return frozenset(i for c in self.calls for i in c.op_ids)
+
+    @property
     def launches(self) -> int:
         """Kernels now (fills that go with a reduction not counted), those of library calls as they would be."""
-        spelled = {i for c in self.calls for i in c.op_ids}
-        return len(set(self.op_ids) - spelled) + sum(c.kernels for c in self.calls)
+        return len(set(self.op_ids) - self.called) + sum(c.kernels for c in self.calls)
 
 
 @dataclass(kw_only=True)

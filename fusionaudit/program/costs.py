@@ -105,8 +105,7 @@ def _only_read(op: Op) -> set[int]:
     where it unscales them (``grad_scale``), and Adagrad's counts of steps."""
     if not re.match(r"aten\._fused_(adamw?|adagrad|sgd)_(\.|$)", op.name):
         return set()
-    named = op.arguments[-1].get("kwargs", {}) if op.arguments and isinstance(op.arguments[-1], dict) else {}
-    lists = [] if named.get("grad_scale") else list(op.arguments[1:2])
+    lists = [] if op.keywords.get("grad_scale") else list(op.arguments[1:2])
     lists += op.arguments[3:4] if "adagrad" in op.name else []
     return {a["tensor"] for given in lists if isinstance(given, list) for a in given}
 

@@ -56,6 +56,11 @@ class Flow:
         """Storages of which a value is written over an older one."""
         return frozenset(s for s, n in self.last.items() if n > 1 or (n == 1 and s in self.carried))
 
+    def made_by(self, value: Version | None) -> Step | None:
+        """The step that made a value; ``None`` where it was there before."""
+        index = None if value is None else self.maker.get(value)
+        return None if index is None else self.steps[index]
+
     def leaves(self, value: Version, group: frozenset[int]) -> bool:
         """True where the value is needed outside the group: read by another op, carried to the next step, or never
         read at all (then it is a result)."""

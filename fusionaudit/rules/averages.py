@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fusionaudit.program.costs import op_root
-from fusionaudit.rules.row_samples import keywords, number, operands
+from fusionaudit.rules.row_samples import number, operands
 from fusionaudit.trace.schema import Op
 
 _CLOSE = 1e-6
@@ -25,7 +25,7 @@ def is_average(ops: Sequence[Op]) -> bool:
         told = products and all(any(t.storage in apart for t in op.inputs) for op in products)
         return bool(told) and len(factors) == 1 and 0 < min(factors) < 1
     sums = [op for op in ops if op_root(op) == "add"]
-    alphas = {n for op in sums if (n := number(keywords(op).get("alpha"))) is not None}
+    alphas = {n for op in sums if (n := number(op.keywords.get("alpha"))) is not None}
     if not factors | alphas:
         return {"mul", "add"} <= names  # an op log without scalars
     if not factors or (not alphas and len(products) < 2 * len(sums)):  # e.mul_(0.5).add_(p) takes the whole of p

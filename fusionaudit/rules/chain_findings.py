@@ -100,7 +100,7 @@ def saving_of(program: Program, p: Pass, chain: Chain) -> int | None:
 
 def _shown(chain: Chain) -> str:
     """``2 kernels (mul, and SiLU as one call)``."""
-    spelled = {i for c in chain.calls for i in c.op_ids}
+    spelled = chain.called
     names = short(name for i, name in zip(chain.op_ids, chain.ops, strict=True) if i not in spelled)
     called = list(dict.fromkeys(c.library.name for c in chain.calls if c.library is not None))
     and_calls = f", and {' and '.join(called)} as one call" if called else ""

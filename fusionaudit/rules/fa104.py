@@ -79,7 +79,7 @@ def _spelled(p: Pass) -> Iterator[Chain]:
         steps = [of_op[i] for i in chain.op_ids]
         inside = frozenset(s.index for s in steps)
         for value, tensor in dict(u for s in steps for u in s.uses).items():
-            made = flow.steps[flow.maker[value]] if value in flow.maker else None
+            made = flow.made_by(value)
             if made is None or made.index in inside:
                 continue
             before = behind.get(made.op.id)

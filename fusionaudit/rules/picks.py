@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fusionaudit.program.costs import op_root
 from fusionaudit.program.dataflow import Flow, Step, Version
 from fusionaudit.program.rows import axes_of
-from fusionaudit.rules.row_samples import Operand, Pick, Rows, Sample, number, operands, sampled
+from fusionaudit.rules.row_samples import Operand, Pick, Rows, Sample, last_number, number, operands, sampled
 from fusionaudit.tensors import Tensor
 
 _ONE_HOT = frozenset({"scatter", "one_hot", "eq", "index_put"})
@@ -51,7 +51,7 @@ def one_hot(flow: Flow, value: Version | None, rows: Rows) -> Pick | None:
 
 
 def _one_hot(flow: Flow, value: Version | None, rows: Rows, longest: int) -> Pick | None:
-    maker = None if value is None or value not in flow.maker else flow.steps[flow.maker[value]]
+    maker = flow.made_by(value)
     if maker is None or not maker.uses or longest == 0:
         return None
     placed = op_root(maker.op) in _ONE_HOT
@@ -63,8 +63,8 @@ def _placed(flow: Flow, maker: Step, rows: Rows) -> Pick | None:
     if rows.count not in [t.numel for t in maker.op.inputs if t.dtype in ("int64", "int32")]:
         return None
     if name == "eq":
-        makers = [(flow.steps[flow.maker[v]], t) for v, t in maker.uses if v in flow.maker]
-        classes = any(op_root(m.op) == "arange" and t.numel == rows.length for m, t in makers)
+        makers = [(flow.made_by(v), t) for v, t in maker.uses]
+        classes = any(m and op_root(m.op) == "arange" and t.numel == rows.length for m, t in makers)
         return Pick() if classes else None
     if name == "one_hot":
         return Pick()
@@ -78,7 +78,7 @@ def _placed(flow: Flow, maker: Step, rows: Rows) -> Pick | None:
 
 def _filled(flow: Flow, value: Version | None) -> float | None:
     """The number that all of a value is, as far as a fill says so."""
-    maker = None if value is None or value not in flow.maker else flow.steps[flow.maker[value]]
+    maker = flow.made_by(value)
     if maker is None:
         return None
     name = op_root(maker.op)
@@ -88,7 +88,7 @@ def _filled(flow: Flow, value: Version | None) -> float | None:
         return None
     if "zero" in name or "one" in name:
         return 0.0 if "zero" in name else 1.0
-    return next((n for n in map(number, reversed(operands(maker.op))) if n is not None), None)
+    return last_number(maker.op)
 
 
 def _worked_out(flow: Flow, maker: Step, rows: Rows, longest: int) -> Pick | None:

@@ -107,16 +107,16 @@ def operands(op: Op) -> list[Any]:
     return [a for a in op.arguments if not (isinstance(a, dict) and "kwargs" in a)]
 
 
-def keywords(op: Op) -> dict[str, Any]:
-    """The keyword arguments of a recorded op."""
-    return next((a["kwargs"] for a in op.arguments if isinstance(a, dict) and "kwargs" in a), {})
-
-
 def number(argument: Any) -> float | None:
     """A recorded scalar; ``None`` for anything else."""
     if isinstance(argument, dict) and "float" in argument:
         return float(argument["float"])
     return float(argument) if isinstance(argument, (int, float)) else None
+
+
+def last_number(op: Op) -> float | None:
+    """The last scalar among an op's arguments: what a fill fills with."""
+    return next((n for n in map(number, reversed(operands(op))) if n is not None), None)
 
 
 def is_row_reduction(op: Op) -> bool:
@@ -140,7 +140,7 @@ def sampled(op: Op, found: Sequence[Operand | None], rows: Rows) -> tuple[Sample
 
 
 def _sampled(op: Op, found: Sequence[Operand | None], rows: Rows) -> tuple[Sample, ...] | None:
-    name, given = op_root(op), keywords(op)
+    name, given = op_root(op), op.keywords
     if given.get("rounding_mode") is not None or not found:
         return None
     if name in ("to", "_to_copy") and any(not t.dtype.startswith(("float", "bfloat")) for t in op.outputs):

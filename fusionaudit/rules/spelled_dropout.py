@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fusionaudit.program.costs import op_root
 from fusionaudit.program.dataflow import Flow, Step
-from fusionaudit.rules.row_samples import number, operands
+from fusionaudit.rules.row_samples import last_number, number, operands
 from fusionaudit.rules.spelled_rows import Spelled, library_step
 from fusionaudit.rules.spelled_structures import maker_of, only_reader
 
@@ -115,7 +115,7 @@ def _noise(flow: Flow, step: Step, members: set[int]) -> _Mask | None:
         filled = maker_of(flow, step.uses[0][0])
         if filled is None or filled.kind != "fill":
             return None
-        kept = next((n for n in map(number, reversed(operands(filled.op))) if n is not None), None)
+        kept = last_number(filled.op)
     return _Mask(members=members, drawn=True, kept=kept)
 
 

@@ -115,7 +115,7 @@ def _roots(flow: Flow, anchor: Step) -> Iterator[tuple[Version, Tensor]]:
         for value, tensor in step.uses:
             if tensor.numel > 1 and tensor.dtype.startswith(("float", "bfloat")):
                 yield value, tensor
-            maker = flow.steps[flow.maker[value]] if value in flow.maker else None
+            maker = flow.made_by(value)
             if maker is None or maker.index in seen or depth >= _FURTHEST:
                 continue
             if maker.kind in ("pointwise", "cast", "copy", "reduction", "softmax") and maker.op.phase == "forward":

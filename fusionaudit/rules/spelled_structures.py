@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from fusionaudit.program.costs import op_root
 from fusionaudit.program.dataflow import Flow, Step, Version
-from fusionaudit.rules.row_samples import keywords, number, operands
+from fusionaudit.rules.row_samples import last_number, number, operands
 from fusionaudit.rules.spelled_rows import AttentionForm, Spelled, library_step
 from fusionaudit.tensors import Tensor
 from fusionaudit.trace.schema import Op
@@ -28,8 +28,7 @@ _DEEPEST = 8
 
 def maker_of(flow: Flow, value: Version) -> Step | None:
     """The forward step that made a value."""
-    index = flow.maker.get(value)
-    step = None if index is None else flow.steps[index]
+    step = flow.made_by(value)
     return step if step is not None and step.op.phase == "forward" and not library_step(step) else None
 
 
@@ -55,7 +54,7 @@ def fills(ops: Iterable[Op]) -> dict[str, float]:
     out: dict[str, float] = {}
     for op in ops:
         if op_root(op) in _FILLS and op.outputs and op.outputs[0].numel == 1:
-            found = next((n for n in map(number, reversed(operands(op))) if n is not None), None)
+            found = last_number(op)
             if found is not None and op.outputs[0].storage is not None:
                 out[op.outputs[0].storage] = found
     return out
@@ -356,7 +355,7 @@ def _joined_turns(flow: Flow, step: Step) -> set[int] | None:
         if half is None or op_root(half.op) not in ("add", "sub") or len(half.uses) != 2:
             return None
         turned = [t for t in (_turned(flow, v) for v, _ in half.uses) if t is not None]
-        if len(turned) != 2 or len(forward_readers(flow, value)) != 1 or keywords(half.op).get("alpha", 1) != 1:
+        if len(turned) != 2 or len(forward_readers(flow, value)) != 1 or half.op.keywords.get("alpha", 1) != 1:
             return None
         members |= {half.index, *(t[0].index for t in turned)}
         places.append(op_root(half.op))

@@ -128,6 +128,11 @@ class Op:
         """``aten.add`` for ``aten.add.Tensor`` and for an imported ``aten.add``."""
         return ".".join(self.name.split(".")[:2])
 
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """The keyword arguments of the call."""
+        return next((a["kwargs"] for a in self.arguments if isinstance(a, dict) and "kwargs" in a), {})
+
 
 @dataclass(frozen=True, kw_only=True)
 class GraphCall:
